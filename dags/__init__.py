@@ -1,0 +1,1 @@
+"""Airflow wiring: DAGs whose tasks are the stages of dvc.yaml."""

@@ -1,0 +1,1 @@
+"""Contracts inside the pipeline: window tables, evaluation episodes, gate report and promotion record."""

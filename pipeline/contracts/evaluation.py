@@ -1,0 +1,43 @@
+"""What ``evaluate`` hands to ``gate``: one row for each (policy, held-out trace), and the integrity checks."""
+
+from __future__ import annotations
+
+import msgspec
+import pyarrow as pa
+
+EPISODES = pa.schema(
+    [
+        pa.field("policy", pa.string(), nullable=False),  # challenger, champion, or a heuristic's name
+        pa.field("kind", pa.string(), nullable=False),  # challenger, champion or heuristic
+        pa.field("scenario", pa.string(), nullable=False),  # the stratum and slice, e.g. load-1.0
+        pa.field("trace", pa.string(), nullable=False),  # the start point; the same for every policy: rows pair on it
+        pa.field("block", pa.int32(), nullable=False),  # time block of the start point, for the block bootstrap
+        pa.field("return", pa.float64(), nullable=False),
+        pa.field("sla_violation_rate", pa.float64(), nullable=False),
+        pa.field("cost_usd", pa.float64(), nullable=False),
+        pa.field("p99_wait_s", pa.float64()),
+        pa.field("migrations", pa.float64()),
+        pa.field("infeasible", pa.int64(), nullable=False),
+        pa.field("oom", pa.int64(), nullable=False),
+        pa.field("placed", pa.int64(), nullable=False),
+        pa.field("bound", pa.float64()),  # best possible value of the primary metric on this trace, if known
+        pa.field("response_ratio", pa.float64()),  # functions: mean actual / uncontended response time
+    ]
+)
+"""``episodes.parquet`` of ``evaluate@<problem>``. More metric columns may follow; these keep their meaning."""
+
+
+class Integrity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``integrity.json``: stage 0 of the gate, no statistics."""
+
+    parity_max_abs_error: float
+    """Largest |torch - onnxruntime| over sizes."""
+    parity_argmax_equal: bool
+    permutation_invariant: bool
+    mask_violations: int
+    golden_max_abs_error: float
+    decision_p99_us: float
+    bundle_errors: list[str]
+    sizes: list[int]
+    digest: str
+    champion_digest: str | None

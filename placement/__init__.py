@@ -1,0 +1,1 @@
+"""The live placement service: policy store, decisions, HTTP API and cluster adapters."""

@@ -1,0 +1,1 @@
+"""Placement problems as environments: state, features, heuristics, bounds, traces and replay."""
