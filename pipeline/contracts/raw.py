@@ -1,0 +1,103 @@
+"""Raw data as ``ingest`` lands it and ``clean`` reads it: long Parquet tables, ``date=``/``cluster=`` partitions.
+
+``raw/<table>/date=YYYY-MM-DD/cluster=<name>/part-*.parquet`` plus ``raw/manifest.json`` (counts, time ranges, source).
+Nothing is repaired here: raw rows are what the source said, in canonical names and base units.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import pyarrow as pa
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+SAMPLES = pa.schema(
+    [
+        pa.field("time", TIMESTAMP, nullable=False),
+        pa.field("cluster", pa.string(), nullable=False),
+        pa.field("metric", pa.string(), nullable=False),  # a key of METRICS
+        pa.field("node", pa.string()),
+        pa.field("pod", pa.string()),
+        pa.field("function", pa.string()),
+        pa.field("card", pa.string()),
+        pa.field("detail", pa.string()),  # card model, instance type
+        pa.field("le", pa.float64()),  # upper bound of a histogram bucket
+        pa.field("value", pa.float64()),
+    ]
+)
+
+REQUESTS = pa.schema(
+    [
+        pa.field("time", TIMESTAMP, nullable=False),  # arrival
+        pa.field("cluster", pa.string(), nullable=False),
+        pa.field("function", pa.string()),
+        pa.field("pod", pa.string()),  # null: not known which pod answered; dealt round-robin
+        pa.field("cpu_cores", pa.float64()),
+        pa.field("mem_bytes", pa.float64()),
+        pa.field("duration_s", pa.float64()),
+    ]
+)
+
+EVENTS = pa.schema(
+    [
+        pa.field("time", TIMESTAMP, nullable=False),
+        pa.field("cluster", pa.string(), nullable=False),
+        pa.field("entity", pa.string(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),  # vm, pod or job
+        pa.field("action", pa.string(), nullable=False),  # create or delete
+        pa.field("node", pa.string()),
+        pa.field("function", pa.string()),
+        pa.field("cpu_cores", pa.float64()),
+        pa.field("mem_bytes", pa.float64()),
+        pa.field("gpus", pa.float64()),
+    ]
+)
+
+TABLES: dict[str, pa.Schema] = {"samples": SAMPLES, "requests": REQUESTS, "events": EVENTS}
+
+
+class Metric(NamedTuple):
+    """How a canonical metric is to be read."""
+
+    kind: Literal["counter", "gauge", "info"]
+    entity: Literal["node", "pod", "function", "card"]
+    unit: str
+
+
+METRICS: dict[str, Metric] = {
+    "node_cpu_seconds": Metric("counter", "node", "core-seconds busy"),
+    "node_cpu_used_cores": Metric("gauge", "node", "cores"),
+    "node_cpu_capacity_cores": Metric("gauge", "node", "cores"),
+    "node_mem_used_bytes": Metric("gauge", "node", "bytes"),
+    "node_mem_capacity_bytes": Metric("gauge", "node", "bytes"),
+    "node_net_bytes": Metric("counter", "node", "bytes, both directions"),
+    "node_net_used_bytes_s": Metric("gauge", "node", "bytes/s"),
+    "node_net_capacity_bytes_s": Metric("gauge", "node", "bytes/s"),
+    "node_disk_ops": Metric("counter", "node", "operations, reads and writes"),
+    "node_disk_used_iops": Metric("gauge", "node", "operations/s"),
+    "node_disk_capacity_iops": Metric("gauge", "node", "operations/s"),
+    "node_gpu_used_cards": Metric("gauge", "node", "cards"),
+    "node_gpu_capacity_cards": Metric("gauge", "node", "cards"),
+    "node_info": Metric("info", "node", "1; detail = instance type"),
+    "node_ready": Metric("gauge", "node", "1 schedulable, 0 not"),
+    "pod_cpu_seconds": Metric("counter", "pod", "core-seconds"),
+    "pod_cpu_used_cores": Metric("gauge", "pod", "cores"),
+    "pod_mem_used_bytes": Metric("gauge", "pod", "bytes"),
+    "pod_cpu_request_cores": Metric("gauge", "pod", "cores"),
+    "pod_mem_request_bytes": Metric("gauge", "pod", "bytes"),
+    "pod_net_bytes": Metric("counter", "pod", "bytes, both directions"),
+    "pod_net_used_bytes_s": Metric("gauge", "pod", "bytes/s"),
+    "pod_disk_ops": Metric("counter", "pod", "operations"),
+    "pod_disk_used_iops": Metric("gauge", "pod", "operations/s"),
+    "pod_info": Metric("info", "pod", "1; carries node and function"),
+    "function_requests": Metric("counter", "function", "requests; pod set when counted by pod"),
+    "function_response_seconds_sum": Metric("counter", "function", "seconds"),
+    "function_response_seconds_bucket": Metric("counter", "function", "requests at most le seconds"),
+    "function_net_bytes": Metric("counter", "function", "bytes"),
+    "function_disk_ops": Metric("counter", "function", "operations"),
+    "card_gpu_used_ratio": Metric("gauge", "card", "0..1"),
+    "card_mem_used_bytes": Metric("gauge", "card", "bytes"),
+    "card_mem_capacity_bytes": Metric("gauge", "card", "bytes"),
+    "card_info": Metric("info", "card", "1; detail = card model"),
+}
