@@ -1,0 +1,52 @@
+"""Parameters from ``params.yaml`` and places from the environment: typed, read once, named with their units."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import yaml
+
+from sched_env.errors import ConfigError, legal
+
+T = TypeVar("T")
+
+PARAMS_FILE = Path("params.yaml")
+
+VAR_ENV = "LOADMASTER_VAR"
+"""Environment variable that moves ``var/``: state that outlives a run (keys, registry, cache, scratch)."""
+
+
+def load(section: str, kind: type[T], path: Path = PARAMS_FILE) -> T:
+    """Decode one section of a parameter file; an unknown or mistyped key is an error that names it.
+
+    Args:
+        section: Dotted name of the section, e.g. ``train`` or ``evaluate.functions``.
+        kind: A ``msgspec.Struct`` with ``forbid_unknown_fields``.
+        path: The parameter file.
+    """
+    try:
+        document = yaml.safe_load(path.read_text())
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path} does not exist", fix="run from the repository's root, or pass --params") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from error
+    value: object = document
+    for depth, key in enumerate(section.split(".")):
+        if not isinstance(value, dict) or key not in value:
+            within = ".".join(section.split(".")[:depth]) or "the file"
+            keys = value.keys() if isinstance(value, dict) else ()
+            raise ConfigError(f"{path}: section {section!r} is missing", f"in {within} {legal(keys)}")
+        value = value[key]
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        fields = getattr(kind, "__struct_fields__", ())
+        raise ConfigError(f"{path}: section {section!r}: {error}", f"keys {', '.join(fields)}") from error
+
+
+def var() -> Path:
+    """Where state that outlives a run is kept."""
+    return Path(os.environ.get(VAR_ENV, "var")).absolute()
