@@ -1,0 +1,57 @@
+# Loadmaster's one door. `make help` lists what can be done; everything else sets itself up first.
+PYTHON ?= python3
+# cpu | auto | cu130: which build of torch to take on a machine with a normal package index; empty: whatever pip would take.
+TORCH_BACKEND ?=
+# uv does not read pip's settings; a local folder of wheels named for pip is handed on.
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+# yes: answer the approval through Airflow's REST API as a named user and stop when done.
+APPROVE ?=
+EXTRAS ?= all
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed-$(EXTRAS)
+
+.PHONY: help setup run test lint format contracts soak benchmarks clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | expand -t 14
+
+setup: $(STAMP) ## create .venv and install everything (fast when nothing changed)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 14); sys.exit(0 if ok else "Python " + sys.version.split()[0] + " found; Loadmaster needs 3.11, 3.12 or 3.13: make PYTHON=python3.12 ...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt uv
+	$(BIN)/uv pip install -q --python $(BIN)/python $(if $(TORCH_BACKEND),--torch-backend=$(TORCH_BACKEND)) -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+run: setup ## the nightly loop on this machine: service, Airflow, one run on the sample (APPROVE=yes: unattended)
+	@$(BIN)/python -m pipeline.local $(if $(filter yes,$(APPROVE)),--approve)
+
+test: setup lint ## all tests that CI runs
+	$(BIN)/python -m pytest -m "not soak" $(PYTEST_ARGS)
+
+lint: setup ## style, types and import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## put the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+contracts: setup ## rewrite docs/contracts after a deliberate change of a contract
+	$(BIN)/python -m pipeline.contracts
+
+soak: setup ## million-step properties, load and chaos: takes long
+	$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
+
+benchmarks: setup ## measure; results go to docs/results
+	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
+
+clean: ## remove all state of local runs (var/ and data/): keys, registry and policies too
+	rm -rf var data champions
