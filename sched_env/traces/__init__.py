@@ -1,0 +1,1 @@
+"""Traces: the tables every problem replays, readers of public data sets, and synthetic generators."""
