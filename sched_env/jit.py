@@ -1,0 +1,58 @@
+"""Compile kernels with numba where it is installed, and run the same functions as plain Python where it is not.
+
+``kernel`` marks what Python calls; ``inline`` marks what kernels call. Feature and scoring functions stay plain in
+their own modules (the service must not import numba) and are compiled here by the module that holds the kernel:
+``features = inline(vm.candidate_features)``.
+
+No ``fastmath``: a result must not depend on whether a loop was vectorised, compiled or run by numpy.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, TypeVar
+
+_njit: Any = None
+try:
+    from numba import njit as _njit
+except ImportError:
+    COMPILED = False
+else:
+    COMPILED = True
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_OPTIONS = {"nogil": True, "error_model": "numpy"}
+
+
+def inline(function: Function) -> Function:
+    """Compile a function for use inside kernels."""
+    return _njit(**_OPTIONS)(function) if COMPILED else function
+
+
+def kernel(function: Function) -> Function:
+    """Compile a function that Python calls; the machine code is cached on disk."""
+    if not COMPILED:
+        return function
+    compiled = _njit(cache=True, **_OPTIONS)(function)
+    # numba's cache looks at the kernel's own file only: a changed helper or constant of another module would
+    # silently leave old code in use. Stamping the index with everything the kernel refers to closes that hole.
+    compiled._cache._cache_file._source_stamp = _stamp(compiled.py_func, set())
+    return compiled  # type: ignore[no-any-return]
+
+
+def _stamp(function: FunctionType, seen: set[str]) -> tuple[Any, ...]:
+    """Describe a function's source file and, recursively, the compiled functions and constants it names."""
+    file = os.stat(function.__code__.co_filename)  # noqa: PTH116 - runs for every kernel at import
+    parts: list[Any] = [(function.__qualname__, file.st_mtime_ns, file.st_size)]
+    for name in function.__code__.co_names:
+        value = function.__globals__.get(name)
+        inner = getattr(value, "py_func", None)
+        if inner is not None and inner.__qualname__ + inner.__module__ not in seen:
+            seen.add(inner.__qualname__ + inner.__module__)
+            parts.append(_stamp(inner, seen))
+        elif isinstance(value, int | float | str):
+            parts.append((name, value))
+    return tuple(parts)

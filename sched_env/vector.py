@@ -1,0 +1,265 @@
+"""Many environments at once: the Gymnasium ``VectorEnv`` every problem's kernels stand behind.
+
+A problem subclasses :class:`PlacementVectorEnv` with two compiled calls, ``_reset`` and ``_step``, that work on all
+B environments and write into the shared :class:`Buffers`; this module never loops over environments.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import ArrayLike, NDArray
+
+from sched_env import scenarios
+from sched_env.contracts.feature_spec import FeatureSpec, Problem
+from sched_env.errors import ConfigError, InfeasibleActionError
+
+FULL, END_OF_TRACE, HORIZON = 0, 1, 2
+ENDED = ("full", "end_of_trace", "horizon")
+"""How an episode ended, by code: a request fitted nowhere; the trace ran out; the episode's length was reached."""
+
+SHEET = ("return", "steps", "placed", "requests", "sla_violation_rate", "cost_usd", "wait_s")
+"""The columns every problem's episode metrics start with, in this order; a problem's own follow."""
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class Buffers(NamedTuple):
+    """Arrays that kernels write and callers read, allocated once. B environments, C candidates, F and R features."""
+
+    candidates: NDArray[np.float32]
+    """[B, C, F]"""
+    request: NDArray[np.float32]
+    """[B, R]"""
+    mask: NDArray[np.bool_]
+    """[B, C]; all off while an environment is parked."""
+    feasible: NDArray[np.int32]
+    """[B]: how many candidates the mask leaves."""
+    final_candidates: NDArray[np.float32]
+    """[B, C, F]: as ``candidates``, at the end of an environment's last episode."""
+    final_request: NDArray[np.float32]
+    final_mask: NDArray[np.bool_]
+    reward: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    metrics: NDArray[np.float64]
+    """[B, M]: the last episode's metrics, columns as the class's ``METRICS``."""
+    ended: NDArray[np.int8]
+    """[B]: index into ``ENDED`` of the last episode."""
+    final_start: NDArray[np.int64]
+    """[B]: trace row at which the last episode started."""
+    start: NDArray[np.int64]
+    """[B]: trace row at which the present episode started."""
+    episode: NDArray[np.int64]
+    """[B]: episodes begun since the seed was set; the counter of the start point's draw."""
+    active: NDArray[np.bool_]
+    """[B]: off once a parked environment has finished; a kernel then skips it, whatever its action."""
+    time_s: NDArray[np.float64]
+    """[B]: time of the present decision."""
+    wait_s: NDArray[np.float64]
+    """[B]: how long the request placed by the last step had waited."""
+
+
+class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
+    """B environments of one problem behind one step; episodes restart in the step that ends them.
+
+    ``step`` returns the buffers themselves, which the next step overwrites, unless ``copy`` is set.
+
+    Args:
+        scenario: The loaded scenario.
+        spec: Meaning and number of features.
+        num_envs: B.
+        candidates: C, the most candidates an environment can have.
+        seed: Names the start points and every other draw, together with the environment's index.
+        copy: Return fresh arrays from every call.
+    """
+
+    metadata: dict[str, Any] = {  # noqa: RUF012 - Gymnasium declares it so
+        "autoreset_mode": AutoresetMode.SAME_STEP,
+        "render_modes": [],
+    }
+    problem: ClassVar[Problem]
+    METRICS: ClassVar[tuple[str, ...]] = SHEET
+    """Columns of ``Buffers.metrics``: ``SHEET`` and the problem's own."""
+
+    def __init__(
+        self,
+        scenario: scenarios.Scenario,
+        spec: FeatureSpec,
+        num_envs: int,
+        candidates: int,
+        *,
+        seed: int = 0,
+        copy: bool = False,
+    ) -> None:
+        if num_envs < 1:
+            raise ConfigError(f"num_envs is {num_envs}", "at least 1")
+        self.scenario, self.feature_spec, self.num_envs, self.copy = scenario, spec, num_envs, copy
+        self.seed = int(seed)
+        self.primary: tuple[str, float] = ("return", 1.0)
+        """The metric that bounds are stated in, and its sign: +1 when more is better."""
+        B, F, R = num_envs, len(spec.candidate), len(spec.request)
+
+        def observation() -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]:
+            return (
+                np.zeros((B, candidates, F), np.float32),
+                np.zeros((B, R), np.float32),
+                np.zeros((B, candidates), np.bool_),
+            )
+
+        now, final = observation(), observation()
+        self.buffers = Buffers(
+            candidates=now[0],
+            request=now[1],
+            mask=now[2],
+            feasible=np.zeros(B, np.int32),
+            final_candidates=final[0],
+            final_request=final[1],
+            final_mask=final[2],
+            reward=np.zeros(B),
+            terminated=np.zeros(B, np.bool_),
+            truncated=np.zeros(B, np.bool_),
+            metrics=np.zeros((B, len(self.METRICS))),
+            ended=np.zeros(B, np.int8),
+            final_start=np.zeros(B, np.int64),
+            start=np.zeros(B, np.int64),
+            episode=np.zeros(B, np.int64),
+            active=np.zeros(B, np.bool_),
+            time_s=np.zeros(B),
+            wait_s=np.zeros(B),
+        )
+        self.park = False
+        self.single_action_space = spaces.Discrete(candidates)
+        self.single_observation_space = spaces.Dict(
+            {
+                "candidates": spaces.Box(-np.inf, np.inf, (candidates, F), np.float32),
+                "request": spaces.Box(-np.inf, np.inf, (R,), np.float32),
+                "mask": spaces.MultiBinary(candidates),
+            }
+        )
+        self.action_space = batch_space(self.single_action_space, B)
+        self.observation_space = batch_space(self.single_observation_space, B)
+        self._expose(candidates)
+
+    def _reset(self, starts: NDArray[np.int64]) -> None:
+        """Begin an episode in every environment; a start of -1 is drawn from (seed, environment, ``episode``)."""
+        raise NotImplementedError
+
+    def _step(self, actions: NDArray[np.int64]) -> int:
+        """Step the active environments and restart (or, with ``self.park``, deactivate) those whose episode ended.
+
+        Returns:
+            The number of episodes that ended; or ``-1 - b`` when the action of environment b is infeasible, and
+            then nothing at all has changed.
+        """
+        raise NotImplementedError
+
+    def _expose(self, width: int) -> None:
+        """Show the first ``width`` candidates; a problem whose candidate set grows calls this again."""
+        b = self.buffers
+        self.width = width
+        self._observation: Arrays = {
+            "candidates": b.candidates[:, :width],
+            "request": b.request,
+            "mask": b.mask[:, :width],
+        }
+        self._final: Arrays = {
+            "candidates": b.final_candidates[:, :width],
+            "request": b.final_request,
+            "mask": b.final_mask[:, :width],
+        }
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Arrays, dict[str, Any]]:
+        """Begin an episode in every environment.
+
+        Args:
+            seed: Sets the seed and forgets the episodes so far; without it the sequence of draws goes on.
+            options: ``starts``: a trace row for each environment's first episode. ``park``: environments rest when
+                their episode ends (mask off, actions ignored) instead of restarting.
+        """
+        options = options or {}
+        if seed is not None:
+            self.seed = int(seed)
+            self.buffers.episode[:] = 0
+        starts = np.full(self.num_envs, -1, np.int64)
+        if options.get("starts") is not None:
+            starts = np.asarray(options["starts"], dtype=np.int64)
+            if starts.shape != (self.num_envs,):
+                raise ConfigError(f"starts has shape {starts.shape}", f"({self.num_envs},), one trace row each")
+        self.park = bool(options.get("park", False))
+        self.buffers.active[:] = True
+        self._reset(starts)
+        return self.observe(), {}
+
+    def step(
+        self, actions: ArrayLike
+    ) -> tuple[Arrays, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """Place each environment's request on the candidate chosen for it.
+
+        Raises:
+            InfeasibleActionError: When any action is off its mask; no environment has changed.
+        """
+        chosen = np.asarray(actions, dtype=np.int64)
+        if chosen.shape != (self.num_envs,):
+            raise ConfigError(f"actions have shape {chosen.shape}", f"({self.num_envs},)")
+        finished = self._step(chosen)
+        if finished < 0:
+            raise InfeasibleActionError(
+                f"action {chosen[-1 - finished]} of environment {-1 - finished} is infeasible",
+                "a candidate whose mask is on",
+                "nothing was changed",
+            )
+        b = self.buffers
+        infos = self._ending() if finished else {}
+        if self.copy:
+            return self.observe(), b.reward.copy(), b.terminated.copy(), b.truncated.copy(), infos
+        return self._observation, b.reward, b.terminated, b.truncated, infos
+
+    def observe(self) -> Arrays:
+        """Return the present observation."""
+        return {name: array.copy() for name, array in self._observation.items()} if self.copy else self._observation
+
+    def _ending(self) -> dict[str, Any]:
+        """Describe the episodes that ended in this step; rows are valid where ``_final_obs`` and ``_episode`` are."""
+        b = self.buffers
+        over = b.terminated | b.truncated
+        episode: Arrays = {name: b.metrics[:, k] for k, name in enumerate(self.METRICS)}
+        episode["ended"], episode["start"] = b.ended, b.final_start
+        final = self._final
+        if self.copy:
+            episode = {name: array.copy() for name, array in episode.items()}
+            final = {name: array.copy() for name, array in final.items()}
+        return {"final_obs": final, "_final_obs": over, "episode": episode, "_episode": over}
+
+
+def make_vec(
+    scenario: str | scenarios.Scenario,
+    num_envs: int = 1,
+    seed: int = 0,
+    trace: Any = None,
+    *,
+    copy: bool = False,
+    **overrides: Any,
+) -> PlacementVectorEnv:
+    """Make B environments of a scenario.
+
+    Args:
+        scenario: Built-in name (``vm/recovering``), path of a YAML file, or a loaded scenario.
+        num_envs: B.
+        seed: Names every random draw, together with the environment's index; B does not matter.
+        trace: A trace table or the path of a trace file; the scenario's own when left out.
+        copy: Return fresh arrays from every call instead of buffers that the next step overwrites.
+        overrides: Scenario keys to replace.
+    """
+    loaded = scenarios.load(scenario, overrides)
+    module = importlib.import_module(f"sched_env.{loaded.problem}.vector")
+    env: PlacementVectorEnv = module.make(loaded, num_envs, seed=seed, trace=trace, copy=copy)
+    return env
