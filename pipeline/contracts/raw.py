@@ -1,6 +1,7 @@
 """Raw data as ``ingest`` lands it and ``clean`` reads it: long Parquet tables, ``date=``/``cluster=`` partitions.
 
-``raw/<table>/date=YYYY-MM-DD/cluster=<name>/part-*.parquet`` plus ``raw/manifest.json`` (counts, time ranges, source).
+``raw/<table>/date=YYYY-MM-DD/cluster=<name>/part-*.parquet`` plus ``raw/manifest.json`` (counts, time ranges, source)
+and, where prices are known, ``raw/prices.csv`` (see ``pipeline.prices``).
 Nothing is repaired here: raw rows are what the source said, in canonical names and base units.
 """
 

@@ -1,0 +1,48 @@
+"""Where raw data comes from: each source lists its chunks, and a chunk reads the rows of one or more raw tables.
+
+A chunk is the unit of work: it is read, landed atomically and never read again, so a killed ingest goes on where it
+stopped. A source holds at most a few chunks in memory; what it may not do is repair (that is ``clean``'s work).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+
+
+@dataclass
+class Tally:
+    """What a source saw but could not land, by reason; goes into the manifest."""
+
+    skipped: Counter[str] = field(default_factory=Counter)
+
+
+Rows = Iterator[tuple[str, pa.Table]]
+"""(table name, rows in that table's schema) pairs; string columns may be dictionary-encoded."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One unit of work: a name that is unique and stable between runs, and how to read it."""
+
+    key: str
+    read: Callable[[Tally], Rows]
+
+
+class Source(Protocol):
+    """What ``ingest`` needs of a source."""
+
+    workers: int
+    """How many chunks may be read at once; more than one only where waiting dominates (the network)."""
+
+    def chunks(self) -> Sequence[Chunk]:
+        """List the chunks, in time order, without reading them."""
+        ...
+
+    def prices(self) -> dict[str, float] | None:
+        """Instance type → USD/hour where the source itself knows prices, else None."""
+        ...
