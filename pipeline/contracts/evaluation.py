@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 import pyarrow as pa
 
@@ -22,9 +24,18 @@ EPISODES = pa.schema(
         pa.field("placed", pa.int64(), nullable=False),
         pa.field("bound", pa.float64()),  # best possible value of the primary metric on this trace, if known
         pa.field("response_ratio", pa.float64()),  # functions: mean actual / uncontended response time
+        pa.field("wait_s", pa.float64()),  # vm with the ending `wait`: total waiting seconds of the queue
+        pa.field("makespan_s", pa.float64()),  # jobs: from the first arrival to the last end
     ]
 )
-"""``episodes.parquet`` of ``evaluate@<problem>``. More metric columns may follow; these keep their meaning."""
+"""``episodes.parquet`` of ``evaluate@<problem>``. More metric columns may follow; these keep their meaning.
+
+A nullable metric is null (or its column absent) when the problem does not have it, for every row alike; a metric that
+is there for some rows only, or NaN, is refused by the gate with the row's name.
+"""
+
+EPISODES_FILE, INTEGRITY_FILE, BACKTEST_FILE = "episodes.parquet", "integrity.json", "backtest.json"
+"""Files of ``data/evaluation/<problem>``; the back-test exists only where something was live."""
 
 
 class Integrity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,3 +52,24 @@ class Integrity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sizes: list[int]
     digest: str
     champion_digest: str | None
+
+
+class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One figure of the back-test: what the simulator says of yesterday beside what was measured."""
+
+    metric: str
+    predicted: float
+    measured: float
+    relative_error: float | None
+    """``|predicted - measured| / |measured|``; null when nothing was measured to divide by and something predicted."""
+
+
+class Backtest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``backtest.json``: yesterday's windows replayed under the policy that was live."""
+
+    live: str
+    """Digest of the bundle, or name of the heuristic, that was live."""
+    windows_start: str
+    windows_end: str
+    figures: list[Promise]
+    schema: Literal[1] = 1

@@ -1,0 +1,118 @@
+"""The gate's report: ``data/gate/<problem>/report.json``; Airflow, the registry and the approval body read it.
+
+Numbers that could not be bounded (too few time blocks) are null. ``better_by`` is always signed so that a positive
+number is good for the challenger, whatever the metric; ``worse_by`` of a guardrail is the other way round, because a
+margin limits harm.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import msgspec
+
+from sched_env.contracts.feature_spec import Problem
+
+Outcome = Literal["pass", "fail", "inconclusive", "unchanged"]
+RuleOutcome = Literal["pass", "fail", "inconclusive", "skipped"]
+Stage = Literal["integrity", "back-test", "superiority", "guardrail", "slice", "tail", "power"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+"""In the order they are read."""
+
+REPORT_JSON, REPORT_MARKDOWN, REPORT_HTML = "report.json", "report.md", "report.html"
+
+
+class Bounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An estimate with the two-sided interval of the report's confidence; null is unbounded."""
+
+    estimate: float
+    lower: float | None
+    upper: float | None
+
+
+class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Challenger against one reference on one metric over the same traces."""
+
+    metric: str
+    reference: str
+    """Name of the policy compared with, as in the episodes."""
+    scenario: str | None
+    """Null: all scenarios."""
+    unit: Literal["relative", "absolute"]
+    """``relative``: share of the reference's mean. ``absolute``: the metric's own unit."""
+    challenger_mean: float
+    reference_mean: float
+    better_by: Bounds
+    traces: int
+    p: float | None = None
+    """Two-sided p-value against no difference."""
+    p_holm: float | None = None
+    """Adjusted for the number of heuristics."""
+    probability_of_improvement: Bounds | None = None
+
+
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One pre-registered rule and what became of it."""
+
+    stage: Stage
+    name: str
+    outcome: RuleOutcome
+    found: str
+    """What was measured, with its numbers."""
+    required: str
+    """What would have passed, with the threshold."""
+    traces_needed: int | None = None
+    """For ``inconclusive``: how many paired traces would decide, if that is what is missing."""
+
+
+class Guardrail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A non-inferiority test in the metric's own unit, larger being worse."""
+
+    metric: str
+    challenger_mean: float
+    reference_mean: float
+    worse_by: Bounds
+    margin: float
+
+
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Performance profile: share of traces with a score above each threshold, the reference's mean size being 1."""
+
+    thresholds: list[float]
+    share_above: dict[str, list[float]]
+
+
+class GateReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything the verdict rests on, thresholds and seed included."""
+
+    problem: Problem
+    outcome: Outcome
+    reason: str
+    """One line for a person."""
+    digest: str
+    champion_digest: str | None
+    reference: str
+    """What the challenger must not be worse than: ``champion``, or the heuristic that is live."""
+    best_heuristic: str
+    mode: Literal["superior", "refresh"]
+    primary_metric: str
+    higher_is_better: bool
+    rules: list[Rule]
+    comparisons: list[Comparison]
+    """Primary metric, SLA violation rate and cost against the reference and the best heuristic; the primary metric
+    against every other heuristic."""
+    guardrails: list[Guardrail]
+    slices: list[Comparison]
+    """The primary metric against the reference, a scenario each."""
+    traces: int
+    scenarios: int
+    blocks: int
+    """Independent time blocks behind the traces."""
+    gap_closed: float | None
+    """(challenger - best heuristic) / (bound - best heuristic) on the primary metric; null: no bound, or no gap."""
+    profile: Profile
+    warnings: list[str]
+    """From the validation of the data, and from the gate itself."""
+    settings: dict[str, object]
+    """The gate's section of params.yaml as it was used: rules, margins, seed, number of resamples."""
+    schema: Literal[1] = 1

@@ -1,0 +1,148 @@
+"""The gate: evaluation in, verdict out. ``run`` writes the report, ``explain`` prints why, rule by rule.
+
+``data/evaluation/<problem>`` -> ``data/gate/<problem>/report.{json,md,html}`` and ``data/metrics/gate-<problem>.json``.
+The verdict is data, so every verdict exits 0; only a gate that cannot judge (no evaluation, wrong rules) does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pipeline import settings
+from pipeline.contracts.evaluation import BACKTEST_FILE, EPISODES_FILE, INTEGRITY_FILE, Backtest, Integrity
+from pipeline.contracts.gate import REPORT_HTML, REPORT_JSON, REPORT_MARKDOWN, GateReport
+from pipeline.errors import GateError
+from pipeline.gating import episodes, html, markdown
+from pipeline.gating.config import Config
+from pipeline.gating.explain import explain
+from pipeline.gating.verdict import Circumstances, judge
+from sched_env.contracts import Document, decode
+from sched_env.contracts.bundle import MANIFEST_FILE, Manifest
+from sched_env.contracts.feature_spec import PROBLEMS, Problem
+from sched_env.errors import run_cli
+
+
+def run(
+    problem: Problem, config: Config, *, evaluation: Path, out: Path, metrics: Path, around: Circumstances
+) -> GateReport:
+    """Judge one evaluation and write the report in its three forms, and the flat numbers for ``dvc metrics``."""
+    table = episodes.read(evaluation / EPISODES_FILE)
+    integrity = _document(evaluation / INTEGRITY_FILE, Integrity)
+    if integrity is None:
+        raise GateError(f"{evaluation / INTEGRITY_FILE} does not exist", fix="run `dvc repro evaluate` first")
+    report = judge(problem, table, integrity, config, around)
+    _write(out / REPORT_JSON, msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+    _write(out / REPORT_MARKDOWN, markdown.render(report).encode())
+    _write(out / REPORT_HTML, html.render(report).encode())
+    _write(metrics, (json.dumps(flat(report), indent=1) + "\n").encode())
+    return report
+
+
+def flat(report: GateReport) -> dict[str, float | None]:
+    """The numbers worth a line in ``dvc metrics diff``."""
+    numbers: dict[str, float | None] = {
+        "passed": float(report.outcome == "pass"),
+        "rules_failed": float(sum(rule.outcome == "fail" for rule in report.rules)),
+        "rules_open": float(sum(rule.outcome == "inconclusive" for rule in report.rules)),
+        "traces": float(report.traces),
+        "blocks": float(report.blocks),
+        "gap_closed": report.gap_closed,
+    }
+    sides = {report.reference: "reference", report.best_heuristic: "best_heuristic"}
+    for row in report.comparisons:
+        if row.reference in sides:
+            name = f"{row.metric}_better_than_{sides[row.reference]}"
+            numbers |= {
+                row.metric: row.challenger_mean,
+                name: row.better_by.estimate,
+                name + "_low": row.better_by.lower,
+            }
+    return numbers
+
+
+def circumstances(*, evaluation: Path, validation: Path, bundle: Path, champion: Path) -> Circumstances:
+    """Collect what stands around the evaluation: back-test, validation's warnings and drift, the champion's age."""
+    warnings, drifted = _validation(validation)
+    new, old = (_document(folder / MANIFEST_FILE, Manifest) for folder in (bundle, champion))
+    age = None
+    if new is not None and old is not None:
+        # Both ends come from the bundles, not from the clock: a cached stage and a rerun must agree.
+        ends = [datetime.fromisoformat(manifest.lineage.windows_end) for manifest in (new, old)]
+        age = (ends[0] - ends[1]).total_seconds() / 86_400.0
+    return Circumstances(_document(evaluation / BACKTEST_FILE, Backtest), age, drifted, warnings)
+
+
+def _validation(path: Path) -> tuple[list[str], bool]:
+    """Warnings and drift from validation's verdict; no verdict is a warning of its own."""
+    if not path.exists():
+        return [f"no validation verdict at {path}"], False
+    try:
+        document = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise GateError(f"{path}: {error}", "a JSON object", "run `dvc repro validate` first") from error
+    warnings = [
+        item if isinstance(item, str) else json.dumps(item, sort_keys=True) for item in document.get("warnings", [])
+    ]
+    return warnings, bool(document.get("drifted", False))
+
+
+def _document(path: Path, kind: type[Document]) -> Document | None:
+    return decode(path.read_bytes(), kind, source=str(path)) if path.exists() else None
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="python -m pipeline.gate", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("command", nargs="?", choices=("run", "explain"), default="run")
+    parser.add_argument("--problem", choices=PROBLEMS, required=True)
+    parser.add_argument("--params", type=Path, default=settings.PARAMS_FILE)
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the stages' outputs")
+    parser.add_argument("--champions", type=Path, default=Path("champions"), help="folder of the live bundles")
+    chosen = parser.parse_args(arguments)
+    problem: Problem = chosen.problem
+    data: Path = chosen.data
+    out = data / "gate" / problem
+    if chosen.command == "explain":
+        report = _document(out / REPORT_JSON, GateReport)
+        if report is None:
+            raise GateError(
+                f"{out / REPORT_JSON} does not exist", fix=f"run python -m pipeline.gate --problem {problem}"
+            )
+        sys.stdout.write(explain(report))
+        return 0
+    evaluation = data / "evaluation" / problem
+    report = run(
+        problem,
+        settings.load("gate", Config, chosen.params),
+        evaluation=evaluation,
+        out=out,
+        metrics=data / "metrics" / f"gate-{problem}.json",
+        around=circumstances(
+            evaluation=evaluation,
+            validation=data / "validation" / "verdict.json",
+            bundle=data / "bundles" / problem,
+            champion=chosen.champions / problem,
+        ),
+    )
+    sys.stdout.write(f"{problem}: {report.outcome}: {report.reason}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    run_cli(main)
