@@ -2,12 +2,45 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from sched_env.errors import LoadmasterError
+
+RefusalCode = Literal["token", "precondition", "counter", "size", "archive", "signature", "bundle", "trial", "store"]
+"""The step of a push that said no; the label of the refused-pushes metric."""
+
+FallbackReason = Literal["no_policy", "deadline", "nan", "error"]
+"""Why the heuristic answered; the label of the fallback metric."""
 
 
 class PushRefusedError(LoadmasterError):
     """Raised when a pushed bundle is refused; the live policy stays as it was."""
 
+    def __init__(self, code: RefusalCode, status: int, found: str, expected: str = "", fix: str = "") -> None:
+        super().__init__(found, expected, fix)
+        self.code, self.status = code, status
+
+    @classmethod
+    def because(cls, code: RefusalCode, error: LoadmasterError, status: int = 422) -> PushRefusedError:
+        """Refuse with the words of the step that failed."""
+        return cls(code, status, error.found, error.expected, error.fix)
+
 
 class StoreError(LoadmasterError):
     """Raised when the policy store cannot be read or written."""
+
+
+class PlaceRefusedError(LoadmasterError):
+    """Raised when a placement request cannot be understood; carries the HTTP status to answer with."""
+
+    def __init__(self, status: int, found: str, expected: str = "", fix: str = "") -> None:
+        super().__init__(found, expected, fix)
+        self.status = status
+
+
+class PolicyFailedError(LoadmasterError):
+    """Raised when the policy gave no usable scores; the fallback heuristic answers instead."""
+
+    def __init__(self, reason: FallbackReason, found: str) -> None:
+        super().__init__(found)
+        self.reason: FallbackReason = reason

@@ -44,7 +44,7 @@ BoolArray = npt.NDArray[np.bool_]
 def check_graph(policy: bytes, spec: FeatureSpec, opset: int) -> None:
     """Refuse a graph that reaches outside itself, uses other operators, or does not have our inputs and output."""
     import onnx
-    from google.protobuf.message import DecodeError
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     try:
         model = onnx.load_model_from_string(policy)

@@ -1,0 +1,56 @@
+"""``python -m placement --host 127.0.0.1 --port 8100``: run the service."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import socket
+
+import uvicorn
+
+from placement.app import create_app
+from placement.settings import load
+from placement.store import FolderStore
+from sched_env.errors import ConfigError, run_cli
+
+
+def main() -> int:
+    """Serve until told to stop."""
+    parser = argparse.ArgumentParser(prog="python -m placement", description="Run the placement service.")
+    parser.add_argument("--host", default="127.0.0.1", help="address to bind (default: loopback only)")
+    parser.add_argument("--port", type=int, default=8100)
+    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    arguments = parser.parse_args()
+    logging.basicConfig(level=arguments.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    settings = load()
+    # Both would only show as a traceback from inside the server: say them as what they are, before it starts.
+    taken = bind(arguments.host, arguments.port)
+    FolderStore(settings.store_dir, settings.keep_bundles).close()
+    config = uvicorn.Config(
+        create_app(settings),
+        log_level=arguments.log_level,
+        access_log=False,  # a decision has its own log; an access line for each would double the work
+        timeout_graceful_shutdown=10,
+        server_header=False,
+    )
+    server = uvicorn.Server(config)
+    server.run(sockets=[taken])
+    return 0 if server.started else 1
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take the port, or say clearly that it is taken."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error}", "a free port", "choose another with --port"
+        ) from error
+    return listener
+
+
+if __name__ == "__main__":
+    run_cli(main)

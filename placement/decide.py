@@ -1,0 +1,209 @@
+"""The one core of every adapter: ``decide(state, requests)`` gives ranked candidates with a reason.
+
+The policy scores, the mask rules, and when the policy cannot answer (none loaded, deadline, NaN, fault) the fallback
+heuristic does: a caller always gets an answer for a request that makes sense. Requests of one call are independent of
+each other: all are ranked against the same state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placement.decision_log import DecisionLog
+from placement.errors import FallbackReason, PlaceRefusedError, PolicyFailedError
+from placement.live import Live, LivePolicies
+from placement.metrics import Metrics
+from placement.settings import Settings
+from placement.state import State, check_request
+from sched_env import features, heuristics
+from sched_env.contracts.place import Placement, PlacementRequest, Ranked
+
+LOGGED_SCORES = 5
+"""Top scores written to the decision log."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Placements of one call and what made them."""
+
+    placements: list[Placement]
+    digest: str | None
+    defaulted: int
+
+
+class Decider:
+    """Makes decisions with whatever is live."""
+
+    def __init__(self, live: LivePolicies, settings: Settings, metrics: Metrics, log: DecisionLog) -> None:
+        self._live, self._settings, self._metrics, self._log = live, settings, metrics, log
+        self._executor = ThreadPoolExecutor(settings.scoring_threads, thread_name_prefix="score")
+
+    def close(self) -> None:
+        """Let the scoring threads go."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def decide(self, state: State, requests: Sequence[PlacementRequest], top_k: int) -> Decision:
+        """Rank the candidates of ``state`` for each request."""
+        started = time.perf_counter()
+        live = self._live.get(state.problem)  # one reference for the whole call: never two policies in one answer
+        size = len(state.names)
+        if size * len(requests) > self._settings.max_pairs:
+            found = f"{len(requests)} requests x {size} candidates"
+            raise PlaceRefusedError(413, found, f"at most {self._settings.max_pairs} pairs", "split the call")
+        defaulted = state.defaulted + sum(check_request(state.problem, request) for request in requests)
+        step = max(1, self._settings.batch_rows // size)
+        placements: list[Placement] = []
+        for first in range(0, len(requests), step):
+            if first:
+                await asyncio.sleep(0)  # other callers get their turn between the batches of a large call
+            placements += await self._decide_batch(live, state, requests[first : first + step], top_k)
+        metrics, problem = self._metrics, state.problem
+        metrics.decisions.labels(problem).inc(len(requests))
+        metrics.defaulted.labels(problem).inc(defaulted)
+        metrics.seconds.labels(problem).observe(time.perf_counter() - started)
+        return Decision(placements, live.digest, defaulted)
+
+    async def _decide_batch(
+        self, live: Live, state: State, requests: Sequence[PlacementRequest], top_k: int
+    ) -> list[Placement]:
+        observations = [_observe(state, request) for request in requests]
+        scores: NDArray[np.float32] | None = None
+        failure = PolicyFailedError("no_policy", "no policy is live")
+        if live.policy is not None:
+            try:
+                scores = await live.policy.score(
+                    *_stack(observations),
+                    deadline_s=self._settings.deadline_ms / 1e3,
+                    executor=self._executor,
+                )
+            except PolicyFailedError as error:
+                failure = error
+        placements = []
+        for row, (request, observation) in enumerate(zip(requests, observations, strict=True)):
+            own, why = (None, failure) if scores is None else self._usable(state, scores[row], observation.mask)
+            placements.append(self._place(live, state, request, observation, own, why, top_k))
+        return placements
+
+    def _usable(
+        self, state: State, scores: NDArray[np.float32], mask: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.float32] | None, PolicyFailedError]:
+        failure = PolicyFailedError("nan", "the policy answered NaN")
+        if not np.isfinite(scores[mask]).all():
+            return None, failure
+        if mask.any() and not mask[scores.argmax()]:
+            self._metrics.vetoes.labels(state.problem).inc()
+        return scores, failure
+
+    def _place(
+        self,
+        live: Live,
+        state: State,
+        request: PlacementRequest,
+        observation: features.Observation,
+        scores: NDArray[np.float32] | None,
+        failure: PolicyFailedError,
+        top_k: int,
+    ) -> Placement:
+        problem, mask = state.problem, observation.mask
+        feasible = int(np.count_nonzero(mask))
+        fallback: FallbackReason | None = None
+        ranked: list[Ranked] = []
+        if feasible == 0:
+            self._metrics.nowhere.labels(problem).inc()
+            reason = "no candidate is feasible: " + _ruled_out(state, request)
+        else:
+            values: NDArray[np.floating]
+            if scores is None:
+                fallback = failure.reason
+                self._metrics.fallback(problem, fallback)
+                name = self._settings.fallback(problem)
+                values = heuristics.score(problem, name, state.columns_for(request), request.fields, mask)
+                reason = f"{name} answered because {failure}; "
+            else:
+                values = scores
+                reason = ""
+            ranked = _rank(state.names, np.where(mask, values, -np.inf), min(feasible, max(top_k, 2)))
+            reason += f"highest score of {feasible} feasible candidates (of {len(mask)})"
+            if len(ranked) > 1:
+                reason += f", {ranked[0].score - ranked[1].score:.4g} above {ranked[1].name}"
+        self._log.write(
+            {
+                "problem": problem,
+                "digest": live.digest,
+                "counter": live.pointer.counter if live.pointer else None,
+                "request": request.id,
+                "features": feature_hash(observation),
+                "candidates": len(mask),
+                "feasible": feasible,
+                "chosen": ranked[0].name if ranked else None,
+                "runner_up": ranked[1].name if len(ranked) > 1 else None,
+                "top": [[entry.name, entry.score] for entry in ranked[:LOGGED_SCORES]],
+                # The choice is deterministic: off-policy estimates need this said from the first day.
+                "propensity": 1.0 if ranked else None,
+                "fallback": fallback,
+                "reason": reason,
+            }
+        )
+        return Placement(request.id, ranked[:top_k], feasible, reason, fallback is not None)
+
+
+def feature_hash(observation: features.Observation) -> str:
+    """Name an observation, so that a logged decision can be matched with a rebuilt one."""
+    digest = hashlib.blake2b(digest_size=16)
+    for array in observation:
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def _observe(state: State, request: PlacementRequest) -> features.Observation:
+    with np.errstate(all="ignore"):
+        observation = features.build(state.problem, state.columns_for(request), request.fields)
+    if not np.isfinite(observation.candidates).all() or not np.isfinite(observation.request).all():
+        rows = ~np.isfinite(observation.candidates).all(axis=1)
+        where = repr(state.names[int(rows.argmax())]) if rows.any() else "the request"
+        raise PlaceRefusedError(
+            422,
+            f"features of {where} for request {request.id!r} are not finite",
+            "capacities and times above 0",
+        )
+    return observation
+
+
+def _stack(
+    observations: list[features.Observation],
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]:
+    if len(observations) == 1:
+        only = observations[0]
+        return only.candidates[np.newaxis], only.request[np.newaxis], only.mask[np.newaxis]
+    candidates, request, mask = zip(*observations, strict=True)
+    return np.stack(candidates), np.stack(request), np.stack(mask)
+
+
+def _rank(names: list[str], scores: NDArray[np.floating], count: int) -> list[Ranked]:
+    """Return the best ``count`` candidates; equal scores keep the order of the candidates."""
+    order = np.argsort(-scores, kind="stable")[:count]
+    return [Ranked(names[index], float(scores[index])) for index in order]
+
+
+def _ruled_out(state: State, request: PlacementRequest) -> str:
+    """Say how many candidates each resource rules out, from the capacity and deployed fields the problem has."""
+    columns = state.columns_for(request)
+    _, defaults = features.STATE_FIELDS[state.problem], features.REQUEST_FIELDS[state.problem]
+    counts: dict[str, int] = {}
+    if "active" in columns:
+        counts["not active"] = int((columns["active"] <= 0).sum())
+    for resource, (_, default) in defaults.items():
+        capacity, deployed = columns.get(f"{resource}_capacity"), columns.get(f"{resource}_deployed")
+        if capacity is not None and deployed is not None:
+            asked = request.fields.get(resource, default)
+            counts[f"too little {resource}"] = int((deployed + asked > capacity).sum())
+    said = [f"{count} {what}" for what, count in counts.items() if count]
+    return ", ".join(said) or f"the mask of {state.problem} rules out all {len(state.names)}"

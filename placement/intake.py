@@ -1,0 +1,115 @@
+"""From the bytes of a push to a policy that may go live; every step can refuse, none changes anything."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import shutil
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from placement import trial
+from placement.errors import PushRefusedError, StoreError
+from placement.policy import Policy, open_policy
+from placement.settings import Settings
+from placement.store import PolicyStore
+from sched_env import bundle, signatures
+from sched_env.contracts.bundle import SIGNATURE_FILE
+from sched_env.contracts.feature_spec import Problem
+from sched_env.errors import BundleError, ConfigError
+
+_PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
+
+
+def check_token(authorization: str | None, token_file: Path) -> None:
+    """Let the holder of the push token pass; the comparison takes the same time wherever the first difference is."""
+    scheme, _, given = (authorization or "").partition(" ")
+    if scheme.lower() != "bearer" or not given.strip():
+        raise PushRefusedError("token", 401, "no bearer token", "Authorization: Bearer <push token>")
+    try:
+        token = token_file.read_text().strip()
+    except OSError as error:
+        raise PushRefusedError("token", 403, f"pushes are off: the token file cannot be read ({error})") from error
+    if not token or not hmac.compare_digest(given.strip().encode(), token.encode()):
+        raise PushRefusedError("token", 403, "wrong push token", f"the content of {token_file.name}")
+
+
+def make_token(token_file: Path) -> None:
+    """Make a push token where there is none, readable by its owner alone."""
+    try:
+        token_file.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise ConfigError(
+            f"push token {token_file}: {error}",
+            "an existing file, or a folder to make it in",
+            "set LOADMASTER_PUSH_TOKEN_FILE",
+        ) from error
+    with os.fdopen(handle, "w") as file:
+        file.write(secrets.token_urlsafe(32) + "\n")
+
+
+def unpack(archive: Path) -> dict[str, bytes]:
+    """Take the four files out of an uncompressed tar, into memory; nothing is ever extracted to a path it names."""
+    files: dict[str, bytes] = {}
+    try:
+        with tarfile.open(archive, mode="r:") as tar:
+            for member in tar:
+                name = member.name.removeprefix("./")
+                if member.isdir() and name in ("", "."):
+                    continue  # the folder itself, as `tar -C bundle .` writes it
+                if name not in bundle.MAX_FILE_BYTES or member.type not in _PLAIN or name in files:
+                    raise BundleError(
+                        f"archive holds {member.name!r} (type {member.type!r})",
+                        f"each of {', '.join(bundle.MAX_FILE_BYTES)} once, as plain files without a path",
+                    )
+                if member.size > bundle.MAX_FILE_BYTES[name]:
+                    raise BundleError(f"{name} has {member.size} bytes", f"at most {bundle.MAX_FILE_BYTES[name]}")
+                stream = tar.extractfile(member)
+                files[name] = stream.read() if stream else b""
+                if len(files[name]) != member.size:
+                    raise BundleError(f"archive ends inside {name}", f"{member.size} bytes of it")
+    except (tarfile.TarError, OSError, ValueError, EOFError) as error:
+        raise BundleError(f"the body is not a readable tar archive: {error}", "an uncompressed tar") from error
+    missing = sorted(set(bundle.MAX_FILE_BYTES) - set(files))
+    if missing:
+        raise BundleError(f"archive lacks {', '.join(missing)}", ", ".join(bundle.MAX_FILE_BYTES))
+    return files
+
+
+def verify_signature(files: Mapping[str, bytes], store: PolicyStore, settings: Settings) -> str:
+    """Verify the signature over exactly these bytes, in a private folder; returns the id of the key."""
+    if SIGNATURE_FILE not in files:
+        raise BundleError(f"bundle has no {SIGNATURE_FILE}", "a signed bundle")
+    folder = store.staging()
+    try:
+        for name, data in files.items():
+            (folder / name).write_bytes(data)
+        return signatures.verify(folder, settings.trusted_keys_dir, settings.revoked_keys_file)
+    except OSError as error:
+        raise StoreError(f"staging folder {folder}: {error}", "free space and rights") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def admit(files: Mapping[str, bytes], problem: Problem, store: PolicyStore, settings: Settings) -> Policy:
+    """Take a bundle through every check, cheapest and most telling first; raises :class:`PushRefusedError`."""
+    try:
+        key = verify_signature(files, store, settings)
+    except BundleError as error:
+        raise PushRefusedError.because("signature", error) from error
+    try:
+        checked = bundle.check(files)
+    except BundleError as error:
+        raise PushRefusedError.because("bundle", error) from error
+    if checked.manifest.problem != problem:
+        raise PushRefusedError("bundle", 422, f"bundle is for problem {checked.manifest.problem}", problem)
+    try:
+        trial.run(files, timeout_s=settings.trial_timeout_s, memory_mib=settings.trial_memory_mib)
+        return open_policy(checked, key)
+    except BundleError as error:
+        raise PushRefusedError.because("trial", error) from error

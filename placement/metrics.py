@@ -1,0 +1,71 @@
+"""What Prometheus sees of the service; one registry an application, so that tests can run many."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from placement.errors import FallbackReason, RefusalCode
+from placement.live import Live
+from sched_env.contracts.feature_spec import Problem
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+SECONDS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.010, 0.025, 0.050, 0.100, 0.250, 1.0)
+"""Buckets around the promises: 10 ms at 500 candidates, 25 ms at 5,000."""
+
+
+class Metrics:
+    """The service's instruments."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"loadmaster_{name}", text, labels, registry=self.registry)
+
+        self.decisions = counter("decisions", "Placement decisions made.", "problem")
+        self.fallbacks = counter("fallback_decisions", "Decisions the heuristic made.", "problem", "reason")
+        self.vetoes = counter("vetoes", "Choices of the policy that the mask overruled.", "problem")
+        self.nowhere = counter("infeasible_requests", "Requests that fitted no candidate.", "problem")
+        self.defaulted = counter("defaulted_features", "Missing state values that took their default.", "problem")
+        self.refused = counter("refused_pushes", "Pushes and rollbacks refused, by step.", "reason")
+        self.flips = counter("flips", "Times the live policy changed.", "problem", "kind")
+        self.log_lost = counter("decision_log_lost", "Decision-log lines that could not be written.")
+        self.seconds = Histogram(
+            "loadmaster_decision_seconds",
+            "Time from decoded request to ranked answer.",
+            ("problem",),
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self.policy = Gauge(
+            "loadmaster_policy_counter",
+            "Promotion counter of the policy that answers.",
+            ("problem", "digest"),
+            registry=self.registry,
+        )
+        self.degraded = Gauge(
+            "loadmaster_policy_degraded",
+            "1 when what answers is not what the store says is live.",
+            ("problem",),
+            registry=self.registry,
+        )
+
+    def show_live(self, problem: Problem, live: Live) -> None:
+        """Publish what answers for a problem."""
+        self.policy.remove_by_labels({"problem": problem})
+        if live.pointer is not None:
+            self.policy.labels(problem, live.digest or "none").set(live.pointer.counter)
+        self.degraded.labels(problem).set(live.degraded is not None)
+
+    def fallback(self, problem: Problem, reason: FallbackReason) -> None:
+        """Count a decision of the heuristic."""
+        self.fallbacks.labels(problem, reason).inc()
+
+    def refuse(self, code: RefusalCode) -> None:
+        """Count a refused push."""
+        self.refused.labels(code).inc()
+
+    def render(self) -> bytes:
+        """Write the exposition text."""
+        return generate_latest(self.registry)

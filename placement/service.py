@@ -1,0 +1,80 @@
+"""The parts of a running service, put together in one place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
+
+from fastapi import Request
+
+from placement.decide import Decider
+from placement.decision_log import DecisionLog
+from placement.intake import make_token
+from placement.live import LivePolicies
+from placement.metrics import Metrics
+from placement.settings import Settings
+from placement.store import FolderStore, PolicyStore
+from sched_env import heuristics
+from sched_env.contracts.feature_spec import PROBLEMS
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Service:
+    """What the routes work with; adapters (extender, migrator, dispatcher) take ``decider`` from here."""
+
+    settings: Settings
+    store: PolicyStore
+    live: LivePolicies
+    metrics: Metrics
+    log: DecisionLog
+    decider: Decider
+    flips: ThreadPoolExecutor
+    """One thread: pushes and rollbacks happen one after another, so each sees what the one before left."""
+
+    async def flip(
+        self, function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """Run a push or a rollback in the one thread that may change what is live."""
+        return await asyncio.get_running_loop().run_in_executor(self.flips, lambda: function(*args, **kwargs))
+
+    def close(self) -> None:
+        """Stop in the order that loses nothing: flips, decisions, log, store."""
+        self.flips.shutdown()
+        self.decider.close()
+        self.log.close()
+        self.store.close()
+
+
+def start(settings: Settings) -> Service:
+    """Take the store, load and re-verify what is live in it, and be ready to answer."""
+    check_fallbacks(settings)
+    make_token(settings.push_token_file)
+    store = FolderStore(settings.store_dir, settings.keep_bundles)
+    metrics = Metrics()
+    live = LivePolicies(store, settings)
+    for problem in PROBLEMS:
+        metrics.show_live(problem, live.get(problem))
+    log = DecisionLog(settings, metrics)
+    decider = Decider(live, settings, metrics, log)
+    return Service(settings, store, live, metrics, log, decider, ThreadPoolExecutor(1, thread_name_prefix="flip"))
+
+
+def check_fallbacks(settings: Settings) -> None:
+    """Refuse to start with a fallback that does not exist: it would be missed when it is needed."""
+    for problem in PROBLEMS:
+        try:
+            heuristics.check(problem, settings.fallback(problem))
+        except ModuleNotFoundError:
+            continue  # the problem has no heuristics in this release, and cannot be asked for either
+
+
+def of(request: Request) -> Service:
+    """Return the service a request belongs to."""
+    service: Service = request.app.state.service
+    return service

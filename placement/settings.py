@@ -1,0 +1,115 @@
+"""Settings of the service, read once from the environment: ``LOADMASTER_<FIELD IN CAPITALS>``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from sched_env.contracts.feature_spec import Problem
+from sched_env.errors import ConfigError
+
+PREFIX = "LOADMASTER_"
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be set; the string under each field says why its default is what it is."""
+
+    store_dir: Path = Path("var/store")
+    """Policy store, a folder: one process at a time. Defaults follow LOADMASTER_VAR when that is set."""
+
+    trusted_keys_dir: Path = Path("var/keys/trusted")
+    """Public keys whose signatures count; two at once while a key is rotated."""
+
+    revoked_keys_file: Path = Path("var/keys/revoked.json")
+    """Keys that no longer count, whatever the folder above still holds."""
+
+    push_token_file: Path = Path("var/keys/push-token")
+    """Bearer token for pushes and rollbacks, read at each of them so that it can be rotated. Made when absent."""
+
+    log_dir: Path = Path("var/log/decisions")
+    """Where the decision log goes, as JSON lines."""
+
+    decision_log: bool = True
+    """Off only where another collector records decisions: without it no decision can be walked back."""
+
+    log_file_mib: Positive = 64
+    """Size at which the decision log is rotated: about 100,000 decisions, still opened by any editor."""
+
+    log_files: Positive = 10
+    """Rotated logs kept; with the size above at most 0.7 GiB of disk."""
+
+    deadline_ms: Annotated[float, msgspec.Meta(gt=0)] = 50.0
+    """Time the policy has for one batch before the heuristic answers. A scheduler's extender waits 100-200 ms for
+    the whole answer; a policy needs 0.4 ms for 1,000 candidates."""
+
+    scoring_threads: Positive = 2
+    """Policies run beside the event loop, one thread each; onnxruntime itself is held to one thread."""
+
+    batch_rows: Positive = 65_536
+    """Candidate rows scored in one run (requests x candidates): bounds memory to some MiB a batch."""
+
+    max_pairs: Positive = 4_000_000
+    """Requests x candidates in one call: about four seconds of work; more is refused, not queued."""
+
+    max_body_mib: Positive = 32
+    """Largest /v1/place body: 20,000 candidates with every field are 8 MiB."""
+
+    max_bundle_mib: Positive = 100
+    """Largest pushed bundle; the bundle checker has a cap for each file besides."""
+
+    keep_bundles: Annotated[int, msgspec.Meta(ge=2)] = 10
+    """Bundles kept on disk for each problem; live and previous always are."""
+
+    trial_timeout_s: Positive = 60
+    """A new policy is first loaded in a process of its own; on a busy machine imports alone take seconds."""
+
+    trial_memory_mib: Positive = 4096
+    """Address space of that process; onnxruntime maps about 1 GiB before it does anything."""
+
+    fallback_vm: str = "best_fit"
+    fallback_pods: str = "least_allocated"
+    fallback_functions: str = "least_allocated"
+    fallback_jobs: str = "least_allocated"
+    """Heuristic that answers when the policy cannot. Least-allocated is what kube-scheduler itself does, so that
+    falling back is never a surprise; VMs are packed, as their owners pay for servers."""
+
+    def fallback(self, problem: Problem) -> str:
+        """Return the fallback heuristic of a problem."""
+        name: str = getattr(self, f"fallback_{problem}")
+        return name
+
+
+_UNDER_VAR = ("store_dir", "trusted_keys_dir", "revoked_keys_file", "push_token_file", "log_dir")
+
+
+def load(environ: Mapping[str, str] = os.environ) -> Settings:
+    """Read the settings; the error names the variable, what was found and what is legal."""
+    values: dict[str, Any] = {}
+    defaults = Settings()
+    if var := environ.get(PREFIX + "VAR"):
+        for name in _UNDER_VAR:
+            values[name] = str(Path(var) / getattr(defaults, name).relative_to("var"))
+    for name in Settings.__struct_fields__:
+        text = environ.get(PREFIX + name.upper())
+        if text is not None:
+            values[name] = text
+    try:
+        return msgspec.convert(values, Settings, strict=False, dec_hook=_to_path)
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            f"settings from the environment: {error}",
+            f"{PREFIX}<FIELD> as docs/service.md lists them",
+            "correct or unset the variable",
+        ) from error
+
+
+def _to_path(kind: type, value: Any) -> Any:
+    if kind is Path and isinstance(value, str) and value:
+        return Path(value)
+    raise ValueError(f"expected a {kind.__name__}, found {value!r}")

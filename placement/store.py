@@ -1,0 +1,218 @@
+"""Where live policies survive a restart: bundles by digest, and one pointer a problem that says which is live.
+
+Layout of the folder store::
+
+    <store>/lock                                 held by the one process that serves this folder
+    <store>/<problem>/live.json                  the pointer, replaced atomically
+    <store>/<problem>/history.jsonl              every pointer there ever was; live.json is rebuilt from it
+    <store>/<problem>/bundles/<digest hex>/      the four files of a bundle
+    <store>/staging/                             half-done work; emptied at every start
+
+A killed process leaves either the old pointer or the new one, and a pointer is written only after its bundle is on
+disk. Many replicas need a store they can share: another class with the methods of :class:`PolicyStore`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import Literal, Protocol
+
+import msgspec
+
+from placement.errors import StoreError
+from sched_env import bundle
+from sched_env.contracts import decode, encode
+from sched_env.contracts.feature_spec import PROBLEMS, Problem
+from sched_env.errors import BundleError, ContractError
+
+
+class Pointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which bundle is live for one problem."""
+
+    digest: str
+    counter: int
+    """Rises with every flip, rollbacks too."""
+    previous_digest: str | None
+    loaded_at: str
+    schema: Literal[1] = 1
+
+
+class PolicyStore(Protocol):
+    """What the service needs from a store."""
+
+    def pointer(self, problem: Problem) -> Pointer | None:
+        """Return what is live, or None before the first push."""
+
+    def bundle(self, problem: Problem, digest: str) -> dict[str, bytes]:
+        """Return the files of a stored bundle, unchecked."""
+
+    def save(self, problem: Problem, digest: str, files: dict[str, bytes]) -> None:
+        """Keep a bundle; nothing is live by that."""
+
+    def flip(self, problem: Problem, pointer: Pointer, expected: Pointer | None) -> None:
+        """Make a saved bundle live, if ``expected`` is what is live now."""
+
+    def staging(self) -> Path:
+        """Return a new private folder for half-done work."""
+
+    def close(self) -> None:
+        """Let another process have the store."""
+
+
+class FolderStore:
+    """A store in a local folder, for one process."""
+
+    def __init__(self, root: Path, keep_bundles: int) -> None:
+        self.root, self.keep_bundles = root, keep_bundles
+        try:
+            for problem in PROBLEMS:
+                (root / problem / "bundles").mkdir(parents=True, exist_ok=True)
+            self._lock = (root / "lock").open("a+")
+        except OSError as error:
+            raise StoreError(f"policy store {root}: {error}", "a folder this user may write") from error
+        self._take_lock()
+        shutil.rmtree(root / "staging", ignore_errors=True)
+        for problem in PROBLEMS:
+            self._finish_replacements(root / problem / "bundles")
+
+    def _take_lock(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.seek(0)
+            owner = self._lock.read().strip() or "unknown"
+            self._lock.close()
+            raise StoreError(
+                f"policy store {self.root} is in use by process {owner}",
+                "one service process for each folder store",
+                "stop that process, or give this one another LOADMASTER_STORE_DIR",
+            ) from error
+        self._lock.truncate(0)
+        self._lock.write(str(os.getpid()))
+        self._lock.flush()
+
+    def close(self) -> None:
+        """Let another process have the store."""
+        self._lock.close()
+
+    def staging(self) -> Path:
+        """Return a new private folder for half-done work."""
+        folder = self.root / "staging" / uuid.uuid4().hex
+        folder.mkdir(parents=True, mode=0o700)
+        return folder
+
+    def pointer(self, problem: Problem) -> Pointer | None:
+        """Return what is live; an unreadable pointer is replaced by the last of the history, as new or newer."""
+        path = self.root / problem / "live.json"
+        try:
+            return decode(path.read_bytes(), Pointer, source=str(path))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"{path}: {error}", "a readable pointer") from error
+        except ContractError as error:
+            history = self._history(problem)
+            if not history:
+                raise StoreError(
+                    error.found, error.expected, "restore live.json, or remove it to start anew"
+                ) from error
+            return history[-1]
+
+    def _history(self, problem: Problem) -> list[Pointer]:
+        path = self.root / problem / "history.jsonl"
+        pointers: list[Pointer] = []
+        for line in path.read_bytes().splitlines() if path.exists() else []:
+            try:
+                pointers.append(decode(line, Pointer, source=str(path)))
+            except ContractError:
+                continue  # a torn last line of a killed process: that flip did not happen
+        return pointers
+
+    def bundle(self, problem: Problem, digest: str) -> dict[str, bytes]:
+        """Return the files of a stored bundle, unchecked."""
+        try:
+            return bundle.read(self._folder(problem, digest))
+        except BundleError as error:
+            raise StoreError(error.found, error.expected) from error
+
+    def save(self, problem: Problem, digest: str, files: dict[str, bytes]) -> None:
+        """Keep a bundle: written aside, flushed to disk, then renamed into place."""
+        target = self._folder(problem, digest)
+        scratch = self.staging()
+        try:
+            for name, data in files.items():
+                _write_durably(scratch / name, data)
+            if target.exists():
+                # The same decisions with another manifest or signature; two renames, the first undone on restart.
+                aside = target.with_name(".replaced-" + target.name)
+                shutil.rmtree(aside, ignore_errors=True)
+                target.rename(aside)
+                scratch.rename(target)
+                shutil.rmtree(aside)
+            else:
+                scratch.rename(target)
+            _sync_folder(target.parent)
+        except OSError as error:
+            raise StoreError(f"bundle {digest} cannot be written: {error}", "free space and rights") from error
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def flip(self, problem: Problem, pointer: Pointer, expected: Pointer | None) -> None:
+        """Make a saved bundle live, if ``expected`` is what is live now."""
+        current = self.pointer(problem)
+        if current != expected:
+            raise StoreError(f"store says {current} is live", f"{expected}", "another process writes this store")
+        folder, data = self.root / problem, encode(pointer)
+        try:
+            with (folder / "history.jsonl").open("ab") as history:
+                history.write(data + b"\n")
+                history.flush()
+                os.fsync(history.fileno())
+            scratch = folder / "live.json.new"
+            _write_durably(scratch, data)
+            scratch.replace(folder / "live.json")
+            _sync_folder(folder)
+        except OSError as error:
+            raise StoreError(f"pointer of {problem} cannot be written: {error}", "free space and rights") from error
+        self._prune(problem, pointer)
+
+    def _prune(self, problem: Problem, pointer: Pointer) -> None:
+        pinned = {self._folder(problem, digest) for digest in (pointer.digest, pointer.previous_digest) if digest}
+        stored = [path for path in (self.root / problem / "bundles").iterdir() if path not in pinned]
+        stored.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in stored[max(0, self.keep_bundles - len(pinned)) :]:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _folder(self, problem: Problem, digest: str) -> Path:
+        kind, _, name = digest.partition(":")
+        if kind != "sha256" or len(name) != 64 or set(name) - set("0123456789abcdef"):
+            raise StoreError(f"digest {digest!r}", "sha256:<64 hex digits>")
+        return self.root / problem / "bundles" / name
+
+    @staticmethod
+    def _finish_replacements(bundles: Path) -> None:
+        for aside in bundles.glob(".replaced-*"):
+            target = bundles / aside.name.removeprefix(".replaced-")
+            if target.exists():
+                shutil.rmtree(aside)
+            else:
+                aside.rename(target)
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
