@@ -1,0 +1,195 @@
+"""Signed bundles, a service with its own folders, and the pushes tests make."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import uvicorn
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from fastapi.testclient import TestClient
+
+from placement.app import create_app
+from placement.settings import Settings
+from sched_env import sample_bundle, signatures
+from sched_env.contracts.bundle import MANIFEST_FILE, SIGNATURE_FILE
+from sched_env.contracts.feature_spec import FeatureSpec
+
+TOKEN = "a-token-for-tests"
+Files = dict[str, bytes]
+
+
+def make_key(folder: Path, name: str) -> tuple[Path, Path]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    private, public = folder / f"{name}.pem", folder / f"{name}.pub"
+    encoding, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    private.write_bytes(key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, plain))
+    public.write_bytes(key.public_key().public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo))
+    return private, public
+
+
+class Workshop:
+    """Makes bundles as ``promote`` would: signed by a trusted key, or by a stranger's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.private, self.public = make_key(folder, "trusted")
+        self.stranger, _ = make_key(folder, "stranger")
+        self._cache: dict[int, Files] = {}
+
+    def sign(self, files: Mapping[str, bytes], key: Path | None = None) -> Files:
+        scratch = self.folder / f"bundle-{time.monotonic_ns()}"
+        scratch.mkdir()
+        for name, data in files.items():
+            (scratch / name).write_bytes(data)
+        signatures.sign(scratch, key or self.private)
+        return {path.name: path.read_bytes() for path in scratch.iterdir()}
+
+    def sample(self, seed: int) -> Files:
+        """Return a signed sample bundle; the same seed gives the same bytes."""
+        if seed not in self._cache:
+            self._cache[seed] = self.sign(sample_bundle.build(seed=seed, hidden=8))
+        return dict(self._cache[seed])
+
+    def around(self, spec: FeatureSpec, policy: bytes, **changes: Any) -> Files:
+        """Return a signed bundle around a policy of the test's own."""
+        return self.sign(sample_bundle.assemble(spec, policy, **changes))
+
+    def trust(self, settings: Settings) -> None:
+        settings.trusted_keys_dir.mkdir(parents=True, exist_ok=True)
+        (settings.trusted_keys_dir / "trusted.pub").write_bytes(self.public.read_bytes())
+
+
+def digest_of(files: Files) -> str:
+    digest: str = msgspec.json.decode(files[MANIFEST_FILE])["digest"]
+    return digest
+
+
+def tar(files: Mapping[str, bytes], change: Callable[[tarfile.TarInfo], None] | None = None) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            if change is not None:
+                change(info)
+            archive.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def push(
+    client: httpx.Client,
+    body: Files | bytes,
+    *,
+    counter: int,
+    live: str | None = None,
+    token: str | None = TOKEN,
+    problem: str = "functions",
+    **headers: str,
+) -> httpx.Response:
+    """Push a bundle the way the pipeline does; ``live`` is the digest believed to be live."""
+    sent = {"X-Loadmaster-Counter": str(counter)}
+    sent |= {"If-None-Match": "*"} if live is None else {"If-Match": f'"{live}"'}
+    if token is not None:
+        sent["Authorization"] = f"Bearer {token}"
+    content = body if isinstance(body, bytes) else tar(body)
+    return client.put(f"/v1/policies/{problem}", content=content, headers=sent | headers)
+
+
+def nodes(count: int, **state: float) -> list[dict[str, Any]]:
+    base = {"cpu_capacity": 4.0, "mem_capacity": 16.0, "cpu_deployed": 0.0, "mem_deployed": 0.0}
+    return [{"name": f"n{index}", "state": base | {"cpu_deployed": index % 4} | state} for index in range(count)]
+
+
+def body(count: int = 4, requests: int = 1, **fields: float) -> dict[str, Any]:
+    """Return a /v1/place body."""
+    asked = [{"id": f"r{index}", "fields": {"cpu": 0.5, "mem": 1.0} | fields} for index in range(requests)]
+    return {"problem": "functions", "requests": asked, "candidates": nodes(count)}
+
+
+def place(client: httpx.Client, sent: dict[str, Any] | None = None) -> httpx.Response:
+    return client.post("/v1/place", json=sent or body())
+
+
+def flip_byte(data: bytes, at: float = 0.5) -> bytes:
+    index = int(len(data) * at)
+    return data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :]
+
+
+@contextmanager
+def running(settings: Settings) -> Iterator[TestClient]:
+    with TestClient(create_app(settings)) as client:
+        yield client
+
+
+@contextmanager
+def listening(settings: Settings) -> Iterator[str]:
+    """Run the service on a real socket; yields its address."""
+    server = uvicorn.Server(uvicorn.Config(create_app(settings), port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive(), "the server did not start"
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join(timeout=20)
+
+
+class Kit:
+    """The helpers above, for tests that take one fixture instead of many imports."""
+
+    TOKEN, SIGNATURE_FILE = TOKEN, SIGNATURE_FILE
+    digest_of, tar, push, body, nodes, place, flip_byte, running, listening = map(
+        staticmethod, (digest_of, tar, push, body, nodes, place, flip_byte, running, listening)
+    )
+
+
+@pytest.fixture(scope="session")
+def kit() -> type[Kit]:
+    return Kit
+
+
+@pytest.fixture(scope="session")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    return Workshop(tmp_path_factory.mktemp("workshop"))
+
+
+@pytest.fixture
+def settings(tmp_path: Path, workshop: Workshop) -> Settings:
+    keys = tmp_path / "keys"
+    made = Settings(
+        store_dir=tmp_path / "store",
+        trusted_keys_dir=keys / "trusted",
+        revoked_keys_file=keys / "revoked.json",
+        push_token_file=keys / "push-token",
+        log_dir=tmp_path / "log",
+        deadline_ms=2000.0,  # the machine is shared; tests of the deadline set their own
+    )
+    workshop.trust(made)
+    made.push_token_file.write_text(TOKEN + "\n")
+    return made
+
+
+@pytest.fixture
+def client(settings: Settings) -> Iterator[TestClient]:
+    with running(settings) as started:
+        yield started
+
+
+@pytest.fixture
+def live_client(client: TestClient, workshop: Workshop) -> TestClient:
+    """A service with sample 1 live, counter 1."""
+    answer = push(client, workshop.sample(1), counter=1)
+    assert answer.status_code == 200, answer.text
+    return client
