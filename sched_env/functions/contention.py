@@ -1,0 +1,77 @@
+"""How much slower a call gets on a shared node: the response-time model of ``functions``.
+
+Every function takes scalars (compiled by the kernels) or arrays (plain numpy in the service) and gives the same bits
+both ways, so only ``+ - * /``, minimum, maximum and comparisons are used, and none calls another. The model:
+
+* cpu: waiting for a core grows with the fourth power of the utilisation and shrinks with the number of free cores,
+  as in a queue with several servers: 80 % of a 16-core node hurts less than 80 % of a 4-core node.
+* memory: above 80 % of the node's memory the page cache goes and reclaim begins; up to 1.5 x at 100 %.
+* network and disk: queueing below saturation; above it every instance gets its fair share, so a demand of twice the
+  capacity takes twice the time. (cpu and memory cannot be oversubscribed; network and disk can.)
+
+A call spends its time on cpu, network and disk in proportion to what its instance asks of each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+SPARE_CORES = 0.5
+"""Keeps the waiting time finite on a full node: a full node is 3 x slower for pure compute."""
+MEMORY_KNEE = 0.8
+"""Share of memory above which the kernel starts to reclaim pages."""
+MEMORY_SLOWDOWN = 0.5
+"""Added to the factor 1 when memory is full."""
+IO_QUEUEING = 0.5
+"""Added to the factor 1 when a link or disk is exactly saturated."""
+NET_PER_CORE_MB_S = 100.0
+DISK_PER_CORE_IOPS = 1000.0
+"""So much network or disk use weighs as much in a call's time as one busy core."""
+
+
+def time_shares(cpu: Any, net: Any, disk: Any) -> Any:
+    """Split a call's time over cpu, network and disk; the three shares add up to 1."""
+    net_weight = net / NET_PER_CORE_MB_S
+    disk_weight = disk / DISK_PER_CORE_IOPS
+    total = cpu + net_weight + disk_weight
+    return cpu / total, net_weight / total, disk_weight / total
+
+
+def slowdown(
+    cpu_utilization: Any,
+    cpu_free: Any,
+    mem_utilization: Any,
+    net_utilization: Any,
+    disk_utilization: Any,
+    cpu_share: Any,
+    net_share: Any,
+    disk_share: Any,
+) -> Any:
+    """Return the actual over the uncontended time of a call with these time shares, on a node used like this."""
+    square = cpu_utilization * cpu_utilization
+    cpu_factor = 1.0 + square * square / (np.maximum(cpu_free, 0.0) + SPARE_CORES)
+    pressure = np.maximum(mem_utilization - MEMORY_KNEE, 0.0) / (1.0 - MEMORY_KNEE)
+    mem_factor = 1.0 + MEMORY_SLOWDOWN * (pressure * pressure)
+    net_below = np.minimum(net_utilization * net_utilization, 1.0)
+    net_factor = np.maximum(net_utilization, 1.0) + IO_QUEUEING * (net_below * net_below)
+    disk_below = np.minimum(disk_utilization * disk_utilization, 1.0)
+    disk_factor = np.maximum(disk_utilization, 1.0) + IO_QUEUEING * (disk_below * disk_below)
+    return mem_factor * (cpu_share * cpu_factor + net_share * net_factor + disk_share * disk_factor)
+
+
+def cold_window(cold_start_s: Any, duration_s: Any, requests: Any) -> Any:
+    """Return (seconds, calls) of the start during which calls wait for the container.
+
+    The first call comes at once and starts the container; the others are spread evenly over the instance's life.
+    """
+    seconds = np.minimum(cold_start_s, duration_s)
+    return seconds, 1.0 + (requests - 1.0) / duration_s * seconds
+
+
+def cold_ratio(cold_start_s: Any, duration_s: Any, requests: Any, response_s: Any) -> Any:
+    """Return what a cold start adds to the relative response time, averaged over all calls of the instance."""
+    seconds = np.minimum(cold_start_s, duration_s)
+    waited = cold_start_s + (requests - 1.0) / duration_s * seconds * (cold_start_s - 0.5 * seconds)
+    return waited / (requests * response_s)

@@ -1,0 +1,532 @@
+"""The dynamics of ``functions``, compiled: placement, departures, accounts and observations of all environments.
+
+An instance lives for its ``duration_s`` whatever its neighbours do: it serves an open stream of calls, so contention
+makes the calls slower, not the instance longer. Each time the set of instances on a node changes, the calls since the
+change before are settled at the slowdown that held between the two, for every instance of that node. So a crowded
+node costs its old instances too, and an event costs no more than the instances of the node it touches.
+
+The accounts of an episode are closed when its last instance has left: every policy answers for the same calls.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sched_env import draws
+from sched_env.features import functions as features
+from sched_env.functions import contention
+from sched_env.functions.state import (
+    ACTIVE,
+    ARRIVAL,
+    BILLED_UNTIL,
+    CALLS,
+    COLD,
+    COLD_STARTS,
+    COST,
+    CPU,
+    CPU_INVERSE,
+    CPU_SHARE,
+    DISK,
+    DISK_INVERSE,
+    DISK_SHARE,
+    DURATION,
+    FREE,
+    FUNCTION,
+    HEAD,
+    HISTOGRAM_BINS,
+    HISTOGRAM_WIDTH,
+    IDLE,
+    IDLE_UNTIL,
+    INSTANCES,
+    INSTANT,
+    LAST_REJECTED,
+    LATE,
+    LATE_SHARE,
+    LATENCY_COST,
+    LEAVING,
+    LIFETIME,
+    MEM,
+    MEM_INVERSE,
+    NET,
+    NET_INVERSE,
+    NET_SHARE,
+    NEXT,
+    NODE,
+    PLACED,
+    PREVIOUS,
+    PRICE,
+    R1,
+    R2,
+    RART,
+    RATIO,
+    REJECTED,
+    REQUESTS,
+    RESPONSE,
+    RETURN,
+    ROW,
+    RUNNING_REQUESTS,
+    SETTLED,
+    SLO_COST,
+    SLO_RATIO,
+    SLOT_CPU_SHARE,
+    SLOT_DISK_SHARE,
+    SLOT_FROM,
+    SLOT_NET_SHARE,
+    SLOT_RATE,
+    SLOT_SLO_RATIO,
+    TASK,
+    Cluster,
+    Rules,
+    State,
+)
+from sched_env.jit import inline, kernel
+from sched_env.vector import END_OF_TRACE, HORIZON, Buffers
+
+slowdown = inline(contention.slowdown)
+cold_window = inline(contention.cold_window)
+utilization_after = inline(features.utilization_after)
+cost_change = inline(features.cost_change)
+fits = inline(features.fits)
+
+RUNNING = -1
+"""The episode goes on (otherwise a code of ``sched_env.vector.ENDED``)."""
+TUTORIAL_BASE_S, TUTORIAL_SLOPE_S = 0.1, 4.9
+SECONDS_PER_HOUR = 3600.0
+MIN_RANGE = 1e-6
+"""Calibration bounds closer than this say nothing: the normalised value is 0."""
+
+
+@inline
+def push(state: State, b: int, time: float, slot: int) -> None:
+    """Add a departure to the heap."""
+    child = state.cursor[b, LEAVING]
+    state.cursor[b, LEAVING] = child + 1
+    while child > 0:
+        parent = (child - 1) >> 1
+        if state.leave_s[b, parent] <= time:
+            break
+        state.leave_s[b, child] = state.leave_s[b, parent]
+        state.leave_slot[b, child] = state.leave_slot[b, parent]
+        child = parent
+    state.leave_s[b, child] = time
+    state.leave_slot[b, child] = slot
+
+
+@inline
+def pop(state: State, b: int) -> int:
+    """Take the earliest departure off the heap and return its slot."""
+    first = state.leave_slot[b, 0]
+    size = state.cursor[b, LEAVING] - 1
+    state.cursor[b, LEAVING] = size
+    time, slot = state.leave_s[b, size], state.leave_slot[b, size]
+    parent = 0
+    while True:
+        child = 2 * parent + 1
+        if child >= size:
+            break
+        if child + 1 < size and state.leave_s[b, child + 1] < state.leave_s[b, child]:
+            child += 1
+        if state.leave_s[b, child] >= time:
+            break
+        state.leave_s[b, parent] = state.leave_s[b, child]
+        state.leave_slot[b, parent] = state.leave_slot[b, child]
+        parent = child
+    state.leave_s[b, parent] = time
+    state.leave_slot[b, parent] = slot
+    return first
+
+
+@inline
+def account(state: State, b: int, calls: float, ratio: float) -> None:
+    """Enter calls answered at a relative response time."""
+    state.totals[b, RATIO] += calls * ratio
+    index = min(int((ratio - 1.0) * (1.0 / HISTOGRAM_WIDTH)), HISTOGRAM_BINS - 1)
+    state.histogram[b, max(index, 0)] += calls
+
+
+@inline
+def settle(cluster: Cluster, state: State, b: int, n: int, now: float) -> None:
+    """Account for the calls of a node's instances up to now, at the slowdown that held since the last change."""
+    node, slots = state.nodes[b, n], state.slots[b]
+    since = node[SETTLED]
+    node[SETTLED] = now
+    slot = int(node[HEAD])
+    if slot < 0 or since >= now:
+        return
+    fixed = cluster.nodes[n]
+    cpu_free = fixed[CPU] - node[CPU]
+    cpu_used, mem_used = node[CPU] * fixed[CPU_INVERSE], node[MEM] * fixed[MEM_INVERSE]
+    net_used, disk_used = node[NET] * fixed[NET_INVERSE], node[DISK] * fixed[DISK_INVERSE]
+    while slot >= 0:
+        seconds = now - max(since, slots[slot, SLOT_FROM])
+        if seconds > 0.0:
+            ratio = slowdown(
+                cpu_used,
+                cpu_free,
+                mem_used,
+                net_used,
+                disk_used,
+                slots[slot, SLOT_CPU_SHARE],
+                slots[slot, SLOT_NET_SHARE],
+                slots[slot, SLOT_DISK_SHARE],
+            )
+            calls = slots[slot, SLOT_RATE] * seconds
+            account(state, b, calls, ratio)
+            if ratio > slots[slot, SLOT_SLO_RATIO]:
+                state.totals[b, LATE] += calls
+        slot = state.links[b, slot, NEXT]
+
+
+@inline
+def leave(cluster: Cluster, rules: Rules, state: State, b: int) -> None:
+    """Let the instance with the earliest departure go; its container stays warm for a while."""
+    now = state.leave_s[b, 0]
+    slot = pop(state, b)
+    n = state.links[b, slot, NODE]
+    node, task = state.nodes[b, n], cluster.tasks[state.links[b, slot, TASK]]
+    settle(cluster, state, b, n, now)
+    before, after = state.links[b, slot, PREVIOUS], state.links[b, slot, NEXT]
+    if before >= 0:
+        state.links[b, before, NEXT] = after
+    else:
+        node[HEAD] = after
+    if after >= 0:
+        state.links[b, after, PREVIOUS] = before
+    state.links[b, slot, NEXT] = state.cursor[b, FREE]
+    state.cursor[b, FREE] = slot
+    node[INSTANCES] -= 1.0
+    for resource in range(4):
+        # An empty node is exactly empty: rounding must not pile up over a long episode.
+        node[resource] = node[resource] - task[resource] if node[INSTANCES] > 0.0 else 0.0
+    f = int(task[FUNCTION])
+    state.functions[b, f, RUNNING_REQUESTS] -= task[REQUESTS]
+    warm = state.warm[b, f, n]
+    warm[IDLE] = (warm[IDLE] if warm[IDLE_UNTIL] > now else 0.0) + 1.0
+    warm[IDLE_UNTIL] = now + rules.keep_alive_s
+
+
+@inline
+def normalised(value: float, low: float, high: float) -> float:
+    """Scale a value between its calibration bounds, clipped to [0, 1]."""
+    if high - low < MIN_RANGE:
+        return 0.0
+    return min(max((value - low) / (high - low), 0.0), 1.0)
+
+
+@inline
+def outcome(cluster: Cluster, rules: Rules, state: State, b: int, n: int) -> tuple[float, float, float, bool]:
+    """Return R1, the contended ratio, R2 and whether an idle container waits, if the instance were put on node n."""
+    task, fixed, node = cluster.tasks[state.cursor[b, ROW]], cluster.nodes[n], state.nodes[b, n]
+    now = task[ARRIVAL]
+    cpu_after, mem_after, net_after, disk_after = utilization_after(
+        fixed[CPU_INVERSE],
+        fixed[MEM_INVERSE],
+        fixed[NET_INVERSE],
+        fixed[DISK_INVERSE],
+        node[CPU],
+        node[MEM],
+        node[NET],
+        node[DISK],
+        task[CPU],
+        task[MEM],
+        task[NET],
+        task[DISK],
+    )
+    cpu_free = fixed[CPU] - (node[CPU] + task[CPU])
+    contended = slowdown(
+        cpu_after,
+        cpu_free,
+        mem_after,
+        net_after,
+        disk_after,
+        task[CPU_SHARE],
+        task[NET_SHARE],
+        task[DISK_SHARE],
+    )
+    container = state.warm[b, int(task[FUNCTION]), n]
+    warm = container[IDLE_UNTIL] > now and container[IDLE] > 0.0
+    if rules.tutorial_r1:
+        r1 = TUTORIAL_BASE_S + TUTORIAL_SLOPE_S * (0.5 * (cpu_after + mem_after))
+    else:
+        r1 = contended + (0.0 if warm else task[COLD])
+    left = max(node[BILLED_UNTIL] - now, 0.0)
+    if rules.r2 == LIFETIME:
+        span = task[DURATION] + rules.cooldown_s
+        r2 = cost_change(fixed[PRICE], left, span, 1.0 / span)
+    elif rules.r2 == INSTANT:
+        r2 = fixed[PRICE] if left <= 0.0 else 0.0
+    else:
+        r2 = fixed[PRICE]
+    return r1, contended, r2, warm
+
+
+@inline
+def late_calls(rules: Rules, task: Any, contended: float) -> float:
+    """Return how many of the calls that wait for a cold container are answered after the SLO."""
+    slack = (task[SLO_RATIO] - contended) * task[RESPONSE]
+    if rules.cold_start_s <= slack:
+        return 0.0
+    seconds = min(rules.cold_start_s - slack, rules.cold_start_s, task[DURATION])
+    return 1.0 + (task[REQUESTS] - 1.0) / task[DURATION] * seconds
+
+
+@inline
+def judge(rules: Rules, task: Any, r1: float, r2: float, contended: float, warm: bool) -> tuple[float, float]:
+    """Return (share of the instance's calls that would miss the SLO, reward) of a placement."""
+    late = 0.0 if warm else late_calls(rules, task, contended)
+    if contended > task[SLO_RATIO]:
+        late = task[REQUESTS]
+    share = late / task[REQUESTS]
+    if rules.reward == LATENCY_COST:
+        first = normalised(r1, rules.r1_low, rules.r1_high)
+    elif rules.reward == SLO_COST:
+        first = share
+    else:
+        return share, 0.0  # the user's function is called in Python, outside
+    return share, -(rules.beta * first + (1.0 - rules.beta) * normalised(r2, rules.r2_low, rules.r2_high))
+
+
+@inline
+def place(cluster: Cluster, rules: Rules, state: State, b: int, n: int) -> float:
+    """Put the present instance on a feasible node and return the reward."""
+    row = state.cursor[b, ROW]
+    task, node, fixed = cluster.tasks[row], state.nodes[b, n], cluster.nodes[n]
+    now, duration, requests, f = task[ARRIVAL], task[DURATION], task[REQUESTS], int(task[FUNCTION])
+    settle(cluster, state, b, n, now)
+    r1, contended, r2, warm = outcome(cluster, rules, state, b, n)
+    share, reward = judge(rules, task, r1, r2, contended, warm)
+
+    slot = state.cursor[b, FREE]
+    link, instance = state.links[b, slot], state.slots[b, slot]
+    state.cursor[b, FREE] = link[NEXT]
+    head = int(node[HEAD])
+    link[NEXT], link[PREVIOUS], link[TASK], link[NODE] = head, -1, row, n
+    if head >= 0:
+        state.links[b, head, PREVIOUS] = slot
+    node[HEAD] = slot
+    if warm:
+        state.warm[b, f, n, IDLE] -= 1.0
+        instance[SLOT_FROM] = now
+        instance[SLOT_RATE] = requests / duration
+    else:
+        seconds, waiting = cold_window(rules.cold_start_s, duration, requests)
+        instance[SLOT_FROM] = now + seconds
+        instance[SLOT_RATE] = (requests - waiting) / (duration - seconds) if seconds < duration else 0.0
+        account(state, b, waiting, contended + task[COLD] * requests / waiting)
+        state.totals[b, LATE] += min(late_calls(rules, task, contended), waiting)
+        state.totals[b, COLD_STARTS] += 1.0
+    instance[SLOT_SLO_RATIO] = task[SLO_RATIO]
+    instance[SLOT_CPU_SHARE] = task[CPU_SHARE]
+    instance[SLOT_NET_SHARE] = task[NET_SHARE]
+    instance[SLOT_DISK_SHARE] = task[DISK_SHARE]
+    for resource in range(4):
+        node[resource] += task[resource]
+    node[INSTANCES] += 1.0
+    until = now + duration + rules.cooldown_s
+    billed = max(node[BILLED_UNTIL], now)
+    if until > billed:
+        state.totals[b, COST] += fixed[PRICE] * ((until - billed) * (1.0 / SECONDS_PER_HOUR))
+        node[BILLED_UNTIL] = until
+    push(state, b, now + duration, slot)
+    state.functions[b, f, RUNNING_REQUESTS] += requests
+    state.functions[b, f, RART] = r1
+    state.totals[b, PLACED] += 1.0
+    state.totals[b, CALLS] += requests
+    state.last[b, R1], state.last[b, R2], state.last[b, LATE_SHARE] = r1, r2, share
+    return reward
+
+
+@inline
+def observe(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) -> int:
+    """Write the observation of the present instance and return how many nodes can take it.
+
+    The columns that never change (both capacities, price) are written once, when the environment is made.
+    """
+    task = cluster.tasks[state.cursor[b, ROW]]
+    now, f = task[ARRIVAL], int(task[FUNCTION])
+    cpu, mem, net, disk = task[CPU], task[MEM], task[NET], task[DISK]
+    cpu_share, net_share, disk_share, cold = task[CPU_SHARE], task[NET_SHARE], task[DISK_SHARE], task[COLD]
+    span = task[DURATION] + rules.cooldown_s
+    inverse_span = 1.0 / span
+    request = out.request[b]
+    request[0], request[1], request[2], request[3] = cpu, mem, net, disk
+    request[4], request[5], request[6], request[7] = task[REQUESTS], task[DURATION], task[RESPONSE], task[SLO_RATIO]
+    request[8], request[9] = state.functions[b, f, RUNNING_REQUESTS], state.functions[b, f, RART]
+    out.time_s[b] = now
+
+    fixed, nodes, warms = cluster.nodes, state.nodes[b], state.warm[b, f]
+    candidates, mask = out.candidates[b], out.mask[b]
+    count = 0
+    for n in range(mask.size):
+        node_cpu, node_mem = nodes[n, CPU], nodes[n, MEM]
+        fit = fits(fixed[n, ACTIVE], fixed[n, CPU], fixed[n, MEM], node_cpu, node_mem, cpu, mem)
+        mask[n] = fit
+        count += fit
+        warm = warms[n, IDLE] if warms[n, IDLE_UNTIL] > now else 0.0
+        left = max(nodes[n, BILLED_UNTIL] - now, 0.0)
+        cpu_after, mem_after, net_after, disk_after = utilization_after(
+            fixed[n, CPU_INVERSE],
+            fixed[n, MEM_INVERSE],
+            fixed[n, NET_INVERSE],
+            fixed[n, DISK_INVERSE],
+            node_cpu,
+            node_mem,
+            nodes[n, NET],
+            nodes[n, DISK],
+            cpu,
+            mem,
+            net,
+            disk,
+        )
+        cpu_free = fixed[n, CPU] - (node_cpu + cpu)
+        contended = slowdown(cpu_after, cpu_free, mem_after, net_after, disk_after, cpu_share, net_share, disk_share)
+        candidates[n, 3] = nodes[n, INSTANCES]
+        candidates[n, 4] = 1.0 if left > 0.0 else 0.0
+        candidates[n, 5] = left
+        candidates[n, 6] = warm
+        candidates[n, 7] = cpu_after
+        candidates[n, 8] = mem_after
+        candidates[n, 9] = net_after
+        candidates[n, 10] = disk_after
+        candidates[n, 11] = contended + (0.0 if warm > 0.0 else cold)
+        candidates[n, 12] = cost_change(fixed[n, PRICE], left, span, inverse_span)
+    out.feasible[b] = count
+    return count
+
+
+@inline
+def advance(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) -> int:
+    """Go to the next arrival that fits somewhere, rejecting those that do not; return how the episode stands."""
+    tasks, start = cluster.tasks, out.start[b]
+    while True:
+        row = state.cursor[b, ROW]
+        if row >= tasks.shape[0]:
+            # There is no next arrival to show: show how the last one would meet the cluster now.
+            state.cursor[b, ROW] = row - 1
+            observe(cluster, rules, state, out, b)
+            return END_OF_TRACE
+        now = tasks[row, ARRIVAL]
+        while state.cursor[b, LEAVING] > 0 and state.leave_s[b, 0] <= now:
+            leave(cluster, rules, state, b)
+        count = observe(cluster, rules, state, out, b)
+        over = rules.horizon > 0 and row - start >= rules.horizon
+        if over or (rules.episode_s > 0.0 and now - tasks[start, ARRIVAL] >= rules.episode_s):
+            return HORIZON
+        if count > 0:
+            return RUNNING
+        state.last[b, LAST_REJECTED] += 1.0
+        state.totals[b, REJECTED] += 1.0
+        state.totals[b, CALLS] += tasks[row, REQUESTS]
+        state.totals[b, LATE] += tasks[row, REQUESTS]
+        state.cursor[b, ROW] = row + 1
+
+
+@inline
+def begin(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int, asked: int, seed: int) -> None:
+    """Begin an episode on an empty cluster; an asked start of -1 is drawn."""
+    rows = cluster.tasks.shape[0]
+    while True:
+        start = asked
+        if asked < 0:
+            stop = min(rules.start_max, rows) if rules.start_max > 0 else max(rows - rules.horizon, 1)
+            first = min(rules.start_min, stop - 1)
+            start = first + draws.below(stop - first, seed, b, out.episode[b])
+        out.start[b] = start
+        out.episode[b] += 1
+        now = cluster.tasks[start, ARRIVAL]
+        state.cursor[b, ROW], state.cursor[b, FREE], state.cursor[b, LEAVING] = start, 0, 0
+        for n in range(cluster.nodes.shape[0]):
+            for column in range(5):
+                state.nodes[b, n, column] = 0.0
+            state.nodes[b, n, BILLED_UNTIL] = state.nodes[b, n, SETTLED] = now
+            state.nodes[b, n, HEAD] = -1.0
+        for slot in range(state.links.shape[1]):
+            state.links[b, slot, NEXT] = slot + 1
+        state.warm[b] = now
+        for f in range(state.functions.shape[1]):
+            state.functions[b, f, RUNNING_REQUESTS], state.functions[b, f, RART] = 0.0, rules.initial_rart
+        state.totals[b] = 0.0
+        state.histogram[b] = 0.0
+        # A drawn start from which nothing ever fits gives no decision: draw again. (An asked one is an error.)
+        if advance(cluster, rules, state, out, b) == RUNNING or asked >= 0:
+            return
+
+
+@inline
+def percentile(histogram: Any, share: float) -> float:
+    """Return the upper edge of the bin in which the given share of the calls is reached."""
+    wanted = share * histogram.sum()
+    total = 0.0
+    for index in range(histogram.size):
+        total += histogram[index]
+        if total >= wanted:
+            return 1.0 + (index + 1) * HISTOGRAM_WIDTH
+    return 1.0 + histogram.size * HISTOGRAM_WIDTH
+
+
+@inline
+def close(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int, ended: int) -> None:
+    """Keep the final observation, let every instance finish and write the episode's metrics."""
+    out.final_candidates[b] = out.candidates[b]
+    out.final_request[b] = out.request[b]
+    out.final_mask[b] = out.mask[b]
+    while state.cursor[b, LEAVING] > 0:
+        leave(cluster, rules, state, b)
+    totals, metrics, answered = state.totals[b], out.metrics[b], state.histogram[b].sum()
+    metrics[0] = totals[RETURN]
+    metrics[1] = totals[PLACED]
+    metrics[2] = totals[PLACED]
+    metrics[3] = totals[CALLS]
+    metrics[4] = totals[LATE] / totals[CALLS]
+    metrics[5] = totals[COST]
+    metrics[6] = 0.0
+    metrics[7] = totals[RATIO] / answered
+    metrics[8] = percentile(state.histogram[b], 0.99)
+    metrics[9] = totals[COLD_STARTS]
+    metrics[10] = totals[REJECTED]
+    out.ended[b] = ended
+    out.final_start[b] = out.start[b]
+
+
+@kernel
+def reset_all(cluster: Cluster, rules: Rules, state: State, out: Buffers, starts: Any, seed: int) -> None:
+    """Begin an episode in every environment."""
+    for b in range(out.start.size):
+        state.last[b] = 0.0
+        begin(cluster, rules, state, out, b, starts[b], seed)
+
+
+@kernel
+def step_all(cluster: Cluster, rules: Rules, state: State, out: Buffers, actions: Any, seed: int, park: bool) -> int:
+    """Place, advance and, at an episode's end, restart or park; see ``PlacementVectorEnv._step``."""
+    B, N = out.mask.shape
+    for b in range(B):
+        if out.active[b] and not (0 <= actions[b] < N and out.mask[b, actions[b]]):
+            return -1 - b
+    finished = 0
+    for b in range(B):
+        out.reward[b] = 0.0
+        out.terminated[b] = out.truncated[b] = False
+        if not out.active[b]:
+            continue
+        state.last[b, LAST_REJECTED] = 0.0
+        reward = place(cluster, rules, state, b, actions[b])
+        state.cursor[b, ROW] += 1
+        ended = advance(cluster, rules, state, out, b)
+        rejected = state.last[b, LAST_REJECTED]
+        reward -= rules.rejection_penalty * rejected
+        out.reward[b] = reward
+        state.totals[b, RETURN] += reward
+        if ended == RUNNING:
+            continue
+        finished += 1
+        out.truncated[b] = True
+        close(cluster, rules, state, out, b, ended)
+        if park:
+            out.active[b] = False
+            out.mask[b] = False
+            out.feasible[b] = 0
+        else:
+            begin(cluster, rules, state, out, b, -1, seed)
+            state.last[b, LAST_REJECTED] = rejected
+    return finished

@@ -1,0 +1,184 @@
+"""What the kernels of ``functions`` work on: arrays for all environments, grouped by who changes them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sched_env.functions.contention import cold_ratio, time_shares
+from sched_env.functions.scenario import ServerlessScenario
+from sched_env.traces.tables import Floats, FunctionTrace, NodeTable
+
+CPU, MEM, NET, DISK = range(4)
+"""First columns of ``Cluster.nodes`` (capacities), ``Cluster.tasks`` (demands) and ``State.nodes`` (in use)."""
+CPU_INVERSE, MEM_INVERSE, NET_INVERSE, DISK_INVERSE, PRICE, ACTIVE = range(4, 10)
+"""Further columns of ``Cluster.nodes``; inverses are 1 / capacity."""
+ARRIVAL, REQUESTS, DURATION, RESPONSE, SLO_RATIO, CPU_SHARE, NET_SHARE, DISK_SHARE, COLD, FUNCTION = range(4, 14)
+"""Further columns of ``Cluster.tasks``."""
+INSTANCES, BILLED_UNTIL, SETTLED, HEAD = range(4, 8)
+"""Further columns of ``State.nodes``: running instances; time to which the node is billed if nothing more is placed on
+it; time to which its instances' calls are accounted for; first slot of its instances, -1 for none."""
+SLOT_FROM, SLOT_RATE, SLOT_SLO_RATIO, SLOT_CPU_SHARE, SLOT_NET_SHARE, SLOT_DISK_SHARE = range(6)
+"""Columns of ``State.slots``: when the calls that did not wait for the container begin; those calls, a second; what
+settling them needs of the task."""
+NEXT, PREVIOUS, TASK, NODE = range(4)
+"""Columns of ``State.links``; NEXT of a free slot is the next free one."""
+ROW, FREE, LEAVING = range(3)
+"""Columns of ``State.cursor``: trace row of the instance to be placed, first free slot, size of the departure heap."""
+IDLE, IDLE_UNTIL = range(2)
+"""Columns of ``State.warm``: idle containers, valid until a time at which they all go."""
+RUNNING_REQUESTS, RART = range(2)
+"""Columns of ``State.functions``: calls that the running instances answer; R1 of the last placement."""
+RETURN, PLACED, CALLS, LATE, RATIO, COST, COLD_STARTS, REJECTED = range(8)
+"""Columns of ``State.totals``, sums over the episode."""
+R1, R2, LATE_SHARE, LAST_REJECTED = range(4)
+"""Columns of ``State.last``: of the last placement, and the arrivals that fitted nowhere since."""
+
+HISTOGRAM_BINS = 256
+HISTOGRAM_WIDTH = 0.05
+"""Bins of the relative response time, from 1; the last one takes everything above."""
+
+LATENCY_COST, SLO_COST, USER = range(3)
+LIFETIME, INSTANT, NODE_PRICE = range(3)
+
+
+class Cluster(NamedTuple):
+    """What no decision changes; the same for every environment."""
+
+    nodes: Floats
+    """[N, 10]"""
+    tasks: Floats
+    """[rows, 16]: the trace, and what can be worked out from it before any decision. One row is two cache lines."""
+
+
+class Rules(NamedTuple):
+    """The scenario, as numbers."""
+
+    horizon: int
+    episode_s: float
+    start_min: int
+    start_max: int
+    cold_start_s: float
+    keep_alive_s: float
+    cooldown_s: float
+    reward: int
+    tutorial_r1: bool
+    r2: int
+    beta: float
+    r1_low: float
+    r1_high: float
+    r2_low: float
+    r2_high: float
+    rejection_penalty: float
+    initial_rart: float
+
+
+class State(NamedTuple):
+    """What changes. B environments, N nodes, K functions, M slots for running instances.
+
+    Few arrays of whole cache lines: kernels that touch one node and a few instances must not touch thirty arrays.
+    """
+
+    cursor: NDArray[np.int64]
+    """[B, 3]"""
+    nodes: Floats
+    """[B, N, 8]"""
+    slots: Floats
+    """[B, M, 6]: running instances."""
+    links: NDArray[np.int32]
+    """[B, M, 4]: the instances of a node are a doubly linked list."""
+    leave_s: Floats
+    """[B, M]: departures, a binary heap."""
+    leave_slot: NDArray[np.int32]
+    """[B, M]: whose departures."""
+    warm: Floats
+    """[B, K, N, 2]"""
+    functions: Floats
+    """[B, K, 2]"""
+    totals: Floats
+    """[B, 8]"""
+    histogram: Floats
+    """[B, H]: calls by relative response time."""
+    last: Floats
+    """[B, 4]"""
+
+
+def most_alive(trace: FunctionTrace) -> int:
+    """Return how many instances of the trace can be alive at once."""
+    times = np.concatenate([trace.arrival_s, trace.arrival_s + trace.duration_s])
+    change = np.repeat([1, -1], len(trace))
+    # An instance leaves before another arrives at the same instant, as in the kernel.
+    order = np.lexsort((change, times))
+    return int(np.cumsum(change[order]).max(initial=1))
+
+
+def cluster_of(trace: FunctionTrace, table: NodeTable, cold_start_s: float) -> Cluster:
+    """Prepare a trace and a node table for the kernels."""
+    nodes = np.empty((len(table), 10))
+    for column, capacity in enumerate((table.cpu, table.mem, table.net, table.disk)):
+        nodes[:, column], nodes[:, CPU_INVERSE + column] = capacity, 1.0 / capacity
+    nodes[:, PRICE], nodes[:, ACTIVE] = table.price_usd_per_hour, 1.0
+    tasks = np.zeros((len(trace), 16))
+    requests = trace.requests.astype(np.float64)
+    values = {
+        CPU: trace.cpu,
+        MEM: trace.mem,
+        NET: trace.net,
+        DISK: trace.disk,
+        ARRIVAL: trace.arrival_s,
+        REQUESTS: requests,
+        DURATION: trace.duration_s,
+        RESPONSE: trace.response_s,
+        SLO_RATIO: trace.slo_s / trace.response_s,
+        COLD: cold_ratio(cold_start_s, trace.duration_s, requests, trace.response_s),
+        FUNCTION: trace.function,
+    }
+    for column, value in values.items():
+        tasks[:, column] = value
+    tasks[:, CPU_SHARE], tasks[:, NET_SHARE], tasks[:, DISK_SHARE] = time_shares(trace.cpu, trace.net, trace.disk)
+    return Cluster(nodes, tasks)
+
+
+def rules_of(scenario: ServerlessScenario, table: NodeTable) -> Rules:
+    """Turn a scenario into numbers; without calibrated R2 bounds those of the price list are used."""
+    prices = table.price_usd_per_hour
+    low = float(prices.min()) if scenario.r2 == "price" else 0.0
+    r2_low, r2_high = scenario.r2_range or (low, float(prices.max()))
+    return Rules(
+        horizon=scenario.horizon,
+        episode_s=float(scenario.episode_s),
+        start_min=scenario.start_min,
+        start_max=scenario.start_max,
+        cold_start_s=float(scenario.cold_start_s),
+        keep_alive_s=float(scenario.keep_alive_s),
+        cooldown_s=float(scenario.cooldown_s),
+        reward={"latency_cost": LATENCY_COST, "slo_cost": SLO_COST}.get(scenario.reward, USER),
+        tutorial_r1=scenario.r1 == "utilization",
+        r2={"lifetime": LIFETIME, "instant": INSTANT, "price": NODE_PRICE}[scenario.r2],
+        beta=float(scenario.beta),
+        r1_low=float(scenario.r1_range[0]),
+        r1_high=float(scenario.r1_range[1]),
+        r2_low=float(r2_low),
+        r2_high=float(r2_high),
+        rejection_penalty=float(scenario.rejection_penalty),
+        initial_rart=float(scenario.initial_rart),
+    )
+
+
+def empty_state(B: int, N: int, K: int, M: int) -> State:
+    """Allocate the state; the reset kernel fills it."""
+    return State(
+        cursor=np.zeros((B, 3), np.int64),
+        nodes=np.zeros((B, N, 8)),
+        slots=np.zeros((B, M, 6)),
+        links=np.zeros((B, M, 4), np.int32),
+        leave_s=np.zeros((B, M)),
+        leave_slot=np.zeros((B, M), np.int32),
+        warm=np.zeros((B, K, N, 2)),
+        functions=np.zeros((B, K, 2)),
+        totals=np.zeros((B, 8)),
+        histogram=np.zeros((B, HISTOGRAM_BINS)),
+        last=np.zeros((B, 4)),
+    )

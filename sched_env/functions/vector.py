@@ -1,0 +1,151 @@
+"""Many serverless clusters at once."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sched_env.contracts.feature_spec import Problem
+from sched_env.errors import ConfigError
+from sched_env.features.functions import SPEC
+from sched_env.functions import kernels
+from sched_env.functions.rewards import Reward, RewardInputs, resolve
+from sched_env.functions.scenario import ServerlessScenario
+from sched_env.functions.state import RETURN, ROW, cluster_of, empty_state, most_alive, rules_of
+from sched_env.scenarios import Scenario
+from sched_env.traces import synthetic_functions
+from sched_env.traces.tables import FunctionTrace, NodeTable
+from sched_env.vector import SHEET, PlacementVectorEnv
+
+
+class ServerlessVectorEnv(PlacementVectorEnv):
+    """B clusters that replay one trace from different rows.
+
+    Args:
+        scenario: The settings.
+        num_envs: B.
+        trace: The instances that arrive.
+        nodes: Where they may go.
+        seed: Names the start points.
+        copy: Return fresh arrays from every call.
+    """
+
+    problem: ClassVar[Problem] = "functions"
+    METRICS: ClassVar[tuple[str, ...]] = (
+        *SHEET,
+        "response_ratio",
+        "response_ratio_p99",
+        "cold_starts",
+        "rejected",
+    )
+    scenario: ServerlessScenario
+
+    def __init__(
+        self,
+        scenario: ServerlessScenario,
+        num_envs: int,
+        trace: FunctionTrace,
+        nodes: NodeTable,
+        *,
+        seed: int = 0,
+        copy: bool = False,
+    ) -> None:
+        super().__init__(scenario, SPEC, num_envs, len(nodes), seed=seed, copy=copy)
+        self.trace, self.table = trace, nodes
+        self.rules = rules_of(scenario, nodes)
+        self.cluster = cluster_of(trace, nodes, self.rules.cold_start_s)
+        self._check_placeable()
+        self.state = empty_state(num_envs, len(nodes), len(trace.function_names), most_alive(trace))
+        self._reward: Reward | None = resolve(scenario.reward)
+        for block in (self.buffers.candidates, self.buffers.final_candidates):
+            block[:, :, 0], block[:, :, 1], block[:, :, 2] = nodes.cpu, nodes.mem, nodes.price_usd_per_hour
+
+    def _check_placeable(self) -> None:
+        """Refuse a trace from whose start points no episode could ever take a decision."""
+        rules, trace = self.rules, self.trace
+        first = rules.start_min
+        last = rules.start_max + rules.horizon if rules.start_max and rules.horizon else len(trace)
+        fits = np.zeros(len(trace), np.bool_)
+        for cpu, mem in set(zip(self.table.cpu.tolist(), self.table.mem.tolist(), strict=True)):
+            fits |= (trace.cpu <= cpu) & (trace.mem <= mem)
+        if not fits[first:last].any():
+            raise ConfigError(
+                f"no instance of rows {first} to {last} of the trace fits an empty node", "at least one that does"
+            )
+
+    def _kernel_arguments(self) -> tuple[Any, ...]:
+        return self.cluster, self.rules, self.state, self.buffers
+
+    def _reset(self, starts: NDArray[np.int64]) -> None:
+        if starts.max() >= len(self.trace):
+            raise ConfigError(f"start {starts.max()} is beyond the trace", f"rows 0 to {len(self.trace) - 1}")
+        kernels.reset_all(*self._kernel_arguments(), starts, self.seed)
+        stuck = np.flatnonzero(self.buffers.feasible == 0)
+        if stuck.size:
+            raise ConfigError(f"from start {starts[stuck[0]]} on, no instance of the episode fits an empty node")
+
+    def _step(self, actions: NDArray[np.int64]) -> int:
+        if self._reward is None:
+            return int(kernels.step_all(*self._kernel_arguments(), actions, self.seed, self.park))
+        return self._step_with_user_reward(self._reward, actions)
+
+    def _step_with_user_reward(self, reward: Reward, actions: NDArray[np.int64]) -> int:
+        """Step with the kernel's reward left out, then ask the user's function for all environments at once."""
+        before, rows, active = (
+            self.state.totals[:, RETURN].copy(),
+            self.state.cursor[:, ROW].copy(),
+            self.buffers.active.copy(),
+        )
+        rows = np.minimum(rows, len(self.trace) - 1)
+        finished = int(kernels.step_all(*self._kernel_arguments(), actions, self.seed, self.park))
+        if finished < 0:
+            return finished
+        state, buffers = self.state, self.buffers
+        given = np.asarray(reward(RewardInputs.of(self.cluster, self.rules, state, rows, actions)), np.float64)
+        if given.shape != (self.num_envs,) or not np.isfinite(given).all():
+            raise ConfigError(
+                f"reward {self.scenario.reward!r} returned {given!r}", f"{self.num_envs} finite numbers, one each"
+            )
+        buffers.reward[active] += given[active]
+        over = (buffers.terminated | buffers.truncated) & active
+        buffers.metrics[over, 0] = before[over] + buffers.reward[over]
+        running = active & ~over
+        state.totals[running, RETURN] = before[running] + buffers.reward[running]
+        return finished
+
+
+def make(
+    scenario: Scenario,
+    num_envs: int,
+    *,
+    seed: int = 0,
+    trace: Any = None,
+    copy: bool = False,
+) -> ServerlessVectorEnv:
+    """Make the environments of a scenario; the trace is a (FunctionTrace, NodeTable) pair, or a folder or file.
+
+    A FunctionTrace alone is replayed on the scenario's generated nodes.
+    """
+    if not isinstance(scenario, ServerlessScenario):
+        raise ConfigError(f"scenario {scenario.name!r} is a {type(scenario).__name__}", "a ServerlessScenario")
+    functions, nodes = workload(scenario, trace)
+    return ServerlessVectorEnv(scenario, num_envs, functions, nodes, seed=seed, copy=copy)
+
+
+def workload(scenario: ServerlessScenario, trace: Any = None) -> tuple[FunctionTrace, NodeTable]:
+    """Return what arrives and where it may go: as given, or generated by the scenario's settings."""
+    if isinstance(trace, tuple):
+        functions, nodes = trace
+        return functions, nodes
+    nodes = synthetic_functions.nodes(scenario.nodes, scenario.net_mb_s, scenario.disk_iops)
+    if isinstance(trace, FunctionTrace):
+        return trace, nodes
+    if scenario.workload == "tutorial":
+        return synthetic_functions.tutorial(scenario.trace_rows, scenario.functions, scenario.trace_seed), nodes
+    cores = float(nodes.cpu.sum())
+    generated = synthetic_functions.serverless(
+        scenario.trace_rows, scenario.functions, cores, scenario.load, scenario.trace_seed
+    )
+    return generated, nodes
