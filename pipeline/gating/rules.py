@@ -154,14 +154,17 @@ def primary(comparer: Comparer, *, refresh: bool) -> list[Rule]:
                 needed if outcome == "inconclusive" else None,
             )
         )
+        # A whole interval beyond the effect has answered the question that the power is about.
+        settled = found.lower >= (0.0 if refresh else effect)
         powers.append(
             Rule(
                 "power",
                 f"power against {label}",
-                "pass" if powered else "inconclusive",
-                f"{100 * reached:.0f} % for a true {percent(effect)}",
+                "pass" if powered or settled else "inconclusive",
+                f"{100 * reached:.0f} % for a true {percent(effect)}"
+                + ("" if powered or not settled else ", settled anyway: the whole interval is better than that"),
                 f"at least {100 * config.power:.0f} %",
-                None if powered else needed,
+                None if powered or settled else needed,
             )
         )
     return rules + powers
