@@ -54,21 +54,29 @@ def verify(directory: Path, trusted_keys: Path, revoked: Path) -> str:
     Raises:
         BundleError: Unsigned, changed since, extra or missing files, an unknown key, a revoked key.
     """
+    key = signer(directory, trusted(trusted_keys))
+    refuse_revoked(key, revoked, source=str(directory / SIGNATURE_FILE))
+    return key
+
+
+def signer(directory: Path, keys: dict[str, Path]) -> str:
+    """Check the signature of a bundle against ``keys`` (id -> file) and return the id of the one that made it.
+
+    Whether that key has been revoked since is a question of its own: :func:`verify` asks it, the registry's history
+    asks it together with the time of the signature.
+    """
     from model_signing import verifying
 
     _plain_files(directory)
     hint = _key_hint(directory / SIGNATURE_FILE)
-    keys = trusted(trusted_keys)
     match = [key for key, path in keys.items() if hashlib.sha256(_public_pem(path)).hexdigest() == hint]
     if not match:
-        known = ", ".join(key[:12] for key in keys) or "none"
         raise BundleError(
             f"{directory / SIGNATURE_FILE}: signed by a key that is not trusted (hint {hint[:12]})",
-            f"one of the keys in {trusted_keys}: {known}",
+            "one of the trusted keys " + (", ".join(key[:12] for key in keys) or "(there are none)"),
             "sign with a trusted key, or add its public key if you know where it comes from",
         )
     key = match[0]
-    refuse_revoked(key, revoked, source=str(directory / SIGNATURE_FILE))
     config = verifying.Config()  # type: ignore[no-untyped-call]
     config.use_elliptic_key_verifier(public_key=keys[key]).set_hashing_config(_hashing())
     try:

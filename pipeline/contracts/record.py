@@ -11,7 +11,9 @@ from sched_env.contracts import encode
 from sched_env.contracts.feature_spec import Problem
 
 State = Literal["approved", "live", "rejected", "rolled_back", "failed"]
-"""``approved`` by a person; ``live`` after the service was asked; ``failed`` when push or verify did not succeed."""
+"""``approved`` by a person; ``live`` after the service was asked; ``failed`` when push or verify did not succeed;
+``rejected`` by a person or a time-out; ``rolled_back``: the policy named by ``digest`` is live *again*, and
+``previous_digest`` is the one it took over from."""
 
 
 class PromotionRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,6 +40,11 @@ class PromotionRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str
     previous_record_sha256: str | None
     """Hash of the record before it in the chain; null only for the first."""
+    bundle_sha256: str | None = None
+    """Hash over every file of the signed bundle, manifest and signature included (the digest covers content only);
+    null for a rejection, which signs nothing."""
+    loaded_at: str | None = None
+    """When the service says it took the policy into use; only for ``live`` and ``rolled_back``."""
     schema: Literal[1] = 1
 
 

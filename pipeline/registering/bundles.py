@@ -1,0 +1,184 @@
+"""Signed bundles: finalised from a run, signed, kept under ``var/bundles`` and in the DVC remote by content.
+
+The pointer ``bundles/<digest>.dvc`` on branch ``promotions`` is an ordinary DVC file: ``dvc pull`` in a checkout of
+that branch brings the bundle back, bit for bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from pipeline import signing
+from pipeline.contracts.record import PromotionRecord
+from pipeline.errors import RegistryError
+from pipeline.registering import places
+from pipeline.registering.chain import Chain
+from pipeline.registering.runs import Run
+from sched_env import signatures
+from sched_env.contracts import decode
+from sched_env.contracts.bundle import MANIFEST_FILE, SIGNATURE_FILE, Lineage, Manifest, Verdict, content_digest
+from sched_env.errors import BundleError
+
+POINTERS = "bundles/"
+
+
+def pointer_of(digest: str) -> str:
+    """Path of a bundle's DVC file on branch ``promotions``."""
+    return f"{POINTERS}{digest.removeprefix('sha256:')}.dvc"
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Read a bundle's manifest and check that files and digest are what it says."""
+    path = directory / MANIFEST_FILE
+    if not path.is_file():
+        raise BundleError(f"{path} does not exist", "a bundle made by the export stage")
+    manifest = decode(path.read_bytes(), Manifest, source=str(path))
+    present = {entry.name for entry in directory.iterdir()} - {MANIFEST_FILE, SIGNATURE_FILE}
+    if present != manifest.files.keys():
+        raise BundleError(
+            f"{directory} holds {', '.join(sorted(present))}", f"what its manifest lists: {', '.join(manifest.files)}"
+        )
+    for name, sha256 in manifest.files.items():
+        if hashlib.sha256((directory / name).read_bytes()).hexdigest() != sha256:
+            raise BundleError(f"{directory / name} has changed", f"SHA-256 {sha256[:12]}…, as the manifest says")
+    digest = content_digest(manifest.problem, manifest.feature_spec, manifest.files)
+    if digest != manifest.digest:
+        raise BundleError(f"{path} calls itself {manifest.digest}", f"{digest}, which its content hashes to")
+    return manifest
+
+
+def files_sha256(directory: Path) -> str:
+    """Hash every file of a bundle, manifest and signature included: what a record pins."""
+    listing = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()}
+    return hashlib.sha256(msgspec.json.encode(listing, order="sorted")).hexdigest()
+
+
+def finalise(source: Path, run: Run, verdict: Verdict) -> Path:
+    """Complete the manifest of a run's bundle with lineage and verdict, sign it, and keep it under ``var/bundles``.
+
+    A bundle that already lies there, complete and signed with a key that is good now, is taken as it is.
+    """
+    manifest = read_manifest(source)
+    lineage = Lineage(
+        git_commit=run.commit,
+        dvc_lock_sha256=run.dvc_lock_sha256,
+        run_id=run.run_id,
+        windows_start=manifest.lineage.windows_start,
+        windows_end=manifest.lineage.windows_end,
+    )
+    final = msgspec.structs.replace(manifest, lineage=lineage, gate=verdict)
+    content = msgspec.json.format(msgspec.json.encode(final, order="sorted"), indent=2) + b"\n"
+    target = places.bundle(manifest.digest)
+    if _is_kept(target, content):
+        return target
+    places.bundles().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=places.bundles(), prefix=".signing-") as scratch:
+        copy = Path(scratch, target.name)
+        copy.mkdir()
+        for name in manifest.files:
+            shutil.copyfile(source / name, copy / name)
+        (copy / MANIFEST_FILE).write_bytes(content)
+        signatures.sign(copy, signing.private_key())
+        put_in_place(copy, target)
+    return target
+
+
+def put_in_place(directory: Path, target: Path) -> None:
+    """Move a complete folder to its name; an older one there gives way and is removed afterwards."""
+    aside = directory.with_name(directory.name + ".old")
+    if target.exists():
+        target.rename(aside)
+    directory.rename(target)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def store(directory: Path) -> bytes:
+    """Put a signed bundle into the DVC cache and remote; return the DVC file that points at it."""
+    with _dvc_folder() as root:
+        copy = root / POINTERS / directory.name
+        shutil.copytree(directory, copy)
+        _dvc(root, "add", "--quiet", str(copy.relative_to(root)))
+        _dvc(root, "push", "--quiet")
+        return copy.with_suffix(".dvc").read_bytes()
+
+
+def fetch(digest: str, pointer: bytes) -> Path:
+    """Bring a signed bundle back from the DVC remote into ``var/bundles``."""
+    target = places.bundle(digest)
+    places.bundles().mkdir(parents=True, exist_ok=True)
+    with _dvc_folder() as root:
+        file = root / pointer_of(digest)
+        file.parent.mkdir(parents=True)
+        file.write_bytes(pointer)
+        _dvc(root, "pull", "--quiet", str(file.relative_to(root)))
+        with tempfile.TemporaryDirectory(dir=places.bundles(), prefix=".fetching-") as scratch:
+            copy = Path(scratch, target.name)
+            # Copied byte by byte: DVC may have linked the files into its read-only cache.
+            shutil.copytree(file.with_suffix(""), copy, copy_function=shutil.copyfile)
+            put_in_place(copy, target)
+    return target
+
+
+def approved(chain: Chain, record: PromotionRecord) -> Path:
+    """Return the folder of a record's signed bundle, brought back from the DVC remote if need be, and check it."""
+    directory = places.bundle(record.digest)
+    if not directory.is_dir() or files_sha256(directory) != record.bundle_sha256:
+        pointer = chain.mirror.files(str(chain.commit), pointer_of(record.digest))
+        if not pointer:
+            raise RegistryError(f"{pointer_of(record.digest)} is missing on branch promotions")
+        directory = fetch(record.digest, next(iter(pointer.values())))
+    if files_sha256(directory) != record.bundle_sha256:
+        raise RegistryError(f"{directory} is not the bundle that record {record.sequence} approved")
+    signatures.verify(directory, signing.trusted_folder(), signing.revoked_file())
+    return directory
+
+
+def _is_kept(target: Path, manifest: bytes) -> bool:
+    if not target.is_dir():
+        return False
+    try:
+        signatures.verify(target, signing.trusted_folder(), signing.revoked_file())
+    except BundleError:
+        return False
+    return (target / MANIFEST_FILE).read_bytes() == manifest
+
+
+@contextmanager
+def _dvc_folder() -> Iterator[Path]:
+    """Make a throw-away DVC repository on the shared cache: concurrent promotions never share a working tree."""
+    remote = places.dvc_remote()
+    with tempfile.TemporaryDirectory(prefix="loadmaster-dvc-") as folder:
+        root = Path(folder)
+        (root / ".dvc").mkdir()
+        (root / ".dvc" / "config").write_text(
+            "[core]\n    no_scm = true\n    analytics = false\n    remote = bundles\n"
+            f"[cache]\n    dir = {places.dvc_cache()}\n    type = copy\n"
+            f"['remote \"bundles\"']\n    url = {remote}\n"
+        )
+        yield root
+
+
+def _dvc(root: Path, *arguments: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dvc", *arguments],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "DVC_NO_ANALYTICS": "true"},
+    )
+    if done.returncode:
+        raise RegistryError(
+            f"dvc {arguments[0]} ended with {done.returncode}: {(done.stderr or done.stdout).strip()[-2000:]}",
+            fix=f"see that the DVC remote {places.dvc_remote()} can be reached, then run it again",
+        )

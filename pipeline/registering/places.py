@@ -1,0 +1,49 @@
+"""Where the registry's parts lie: under ``var/`` by default, elsewhere when the environment says so."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pipeline.settings import var
+
+REGISTRY_ENV = "LOADMASTER_REGISTRY"
+"""Environment variable naming the git remote of the registry; ``var/registry.git`` without it."""
+
+DVC_REMOTE_ENV = "LOADMASTER_DVC_REMOTE"
+"""Environment variable naming the DVC remote that holds signed bundles; ``var/dvc/remote`` without it."""
+
+
+def registry_remote() -> str:
+    """Address of the git remote."""
+    return os.environ.get(REGISTRY_ENV) or str(var() / "registry.git")
+
+
+def is_embedded() -> bool:
+    """Whether the git remote is our own repository under ``var/``."""
+    return not os.environ.get(REGISTRY_ENV)
+
+
+def registry_mirror() -> Path:
+    """Our own bare copy, in which commits are made before they are pushed; remembers what the remote once said."""
+    return var() / "registry-mirror.git"
+
+
+def dvc_cache() -> Path:
+    """The cache that all workspaces of this machine share."""
+    return var() / "dvc" / "cache"
+
+
+def dvc_remote() -> str:
+    """Address of the DVC remote."""
+    return os.environ.get(DVC_REMOTE_ENV) or str(var() / "dvc" / "remote")
+
+
+def bundles() -> Path:
+    """Signed bundles, one folder each, named by the hex part of the digest."""
+    return var() / "bundles"
+
+
+def bundle(digest: str) -> Path:
+    """Folder of one signed bundle."""
+    return bundles() / digest.removeprefix("sha256:")

@@ -1,0 +1,86 @@
+"""Run branches: what a night depended on and what came out, committed on ``runs/<run id>``.
+
+Data goes to the DVC remote first and the branch second, so that a branch never names data that is nowhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from pipeline.errors import RegistryError
+from pipeline.registering import places
+from pipeline.registering.chain import now, sync
+from pipeline.registering.git import Repository
+
+PREFIX = "runs/"
+KEPT = ("params.yaml", "dvc.lock", "data/metrics", "data/gate")
+"""What is committed beyond the code, although ``data/`` is ignored: small, and read by people."""
+
+
+class Run(NamedTuple):
+    """A run as the registry knows it."""
+
+    run_id: str
+    commit: str
+    dvc_lock_sha256: str
+
+
+def branch_of(run_id: str) -> str:
+    """Name of the run's branch; ``:``, ``+``, ``.`` and whatever git forbids are percent-encoded, reversibly."""
+    encoded = quote(run_id, safe="").replace(".", "%2E").replace("~", "%7E")
+    return PREFIX + encoded
+
+
+def run_id_of(branch: str) -> str:
+    """Run id of a branch ``runs/<encoded id>``."""
+    return unquote(branch.removeprefix(PREFIX))
+
+
+def record_run(run_dir: Path, run_id: str) -> Run:
+    """Push the data and the branch of a run; doing it again adds a commit only if something changed.
+
+    Args:
+        run_dir: The run's clone.
+        run_id: The Airflow run id.
+    """
+    lock = run_dir / "dvc.lock"
+    if not lock.is_file():
+        raise RegistryError(f"{lock} does not exist", "a workspace in which the stages have run", "run dvc repro there")
+    mirror, clone, branch = sync(), Repository(run_dir), branch_of(run_id)
+    recorded, tree = mirror.resolve(f"refs/remotes/origin/{branch}"), _tree(clone)
+    if recorded is None or mirror.text("rev-parse", f"{recorded}^{{tree}}") != tree:
+        _push_data(run_dir)
+        if recorded is not None:
+            clone.run("fetch", "--quiet", "--no-tags", str(mirror.path), recorded)
+        parents = [recorded or clone.text("rev-parse", "HEAD")]
+        recorded = clone.commit_tree(tree, f"run {run_id}\n", parents=parents, when=now())
+        clone.run("push", "--quiet", places.registry_remote(), f"{recorded}:refs/heads/{branch}")
+        sync()
+    return Run(run_id, recorded, hashlib.sha256(lock.read_bytes()).hexdigest())
+
+
+def _tree(clone: Repository) -> str:
+    """Write the tree of HEAD plus what the run made, through an index of our own."""
+    kept = [name for name in KEPT if (clone.path / name).exists()]
+    with tempfile.TemporaryDirectory(prefix="loadmaster-index-") as folder:
+        index = {"GIT_INDEX_FILE": str(Path(folder, "index"))}
+        clone.run("read-tree", "HEAD", env=index)
+        clone.run("add", "--force", "--", *kept, env=index)
+        return clone.run("write-tree", env=index).decode().strip()
+
+
+def _push_data(run_dir: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dvc", "push", "--quiet"], cwd=run_dir, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RegistryError(
+            f"dvc push in {run_dir} ended with {done.returncode}: {(done.stderr or done.stdout).strip()[-2000:]}",
+            fix="see that the DVC remote can be written, then run it again",
+        )
