@@ -90,6 +90,9 @@ def verify_signature(files: Mapping[str, bytes], store: PolicyStore, settings: S
         for name, data in files.items():
             (folder / name).write_bytes(data)
         return signatures.verify(folder, settings.trusted_keys_dir, settings.revoked_keys_file)
+    except BundleError as error:
+        # Our own scratch folder says nothing to whoever reads the refusal.
+        raise BundleError(error.found.replace(str(folder), "bundle"), error.expected, error.fix) from error
     except OSError as error:
         raise StoreError(f"staging folder {folder}: {error}", "free space and rights") from error
     finally:

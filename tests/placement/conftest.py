@@ -165,15 +165,14 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     return Workshop(tmp_path_factory.mktemp("workshop"))
 
 
-@pytest.fixture
-def settings(tmp_path: Path, workshop: Workshop) -> Settings:
-    keys = tmp_path / "keys"
+def settings_in(folder: Path, workshop: Workshop) -> Settings:
+    keys = folder / "keys"
     made = Settings(
-        store_dir=tmp_path / "store",
+        store_dir=folder / "store",
         trusted_keys_dir=keys / "trusted",
         revoked_keys_file=keys / "revoked.json",
         push_token_file=keys / "push-token",
-        log_dir=tmp_path / "log",
+        log_dir=folder / "log",
         deadline_ms=2000.0,  # the machine is shared; tests of the deadline set their own
     )
     workshop.trust(made)
@@ -182,8 +181,21 @@ def settings(tmp_path: Path, workshop: Workshop) -> Settings:
 
 
 @pytest.fixture
+def settings(tmp_path: Path, workshop: Workshop) -> Settings:
+    return settings_in(tmp_path, workshop)
+
+
+@pytest.fixture
 def client(settings: Settings) -> Iterator[TestClient]:
     with running(settings) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def shared_live(tmp_path_factory: pytest.TempPathFactory, workshop: Workshop) -> Iterator[TestClient]:
+    """A service with sample 1 live, counter 1, for all tests whose point is that nothing changes."""
+    with running(settings_in(tmp_path_factory.mktemp("shared"), workshop)) as started:
+        assert push(started, workshop.sample(1), counter=1).status_code == 200
         yield started
 
 
