@@ -13,7 +13,7 @@ import numpy as np
 
 from sched_env.contracts.feature_spec import Feature, FeatureSpec
 from sched_env.features import Observation, columns, scalars
-from sched_env.functions.contention import cold_ratio, slowdown, time_shares
+from sched_env.functions.contention import cold_ratio, factors, time_shares
 
 RESOURCES = ("cpu", "mem", "net", "disk")
 FIT_TOLERANCE = 1e-9
@@ -156,7 +156,9 @@ def terms(node: Mapping[str, Any], request: Mapping[str, float]) -> Terms:
         *(cpu, mem, net, disk),
     )
     cpu_free = node["cpu_capacity"] - (node["cpu_deployed"] + cpu)
-    contended = slowdown(after[0], cpu_free, after[1], after[2], after[3], *time_shares(cpu, net, disk))
+    cpu_factor, net_factor, disk_factor = factors(after[0], cpu_free, after[1], after[2], after[3])
+    cpu_share, net_share, disk_share = time_shares(cpu, net, disk)
+    contended = cpu_share * cpu_factor + net_share * net_factor + disk_share * disk_factor
     cold = cold_ratio(request["cold_start_s"], request["duration_s"], request["requests"], request["response_s"])
     span_s = request["duration_s"] + request["cooldown_s"]
     return Terms(

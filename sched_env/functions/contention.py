@@ -22,6 +22,7 @@ SPARE_CORES = 0.5
 """Keeps the waiting time finite on a full node: a full node is 3 x slower for pure compute."""
 MEMORY_KNEE = 0.8
 """Share of memory above which the kernel starts to reclaim pages."""
+PRESSURE_SCALE = 1.0 / (1.0 - MEMORY_KNEE)
 MEMORY_SLOWDOWN = 0.5
 """Added to the factor 1 when memory is full."""
 IO_QUEUEING = 0.5
@@ -39,35 +40,30 @@ def time_shares(cpu: Any, net: Any, disk: Any) -> Any:
     return cpu / total, net_weight / total, disk_weight / total
 
 
-def slowdown(
-    cpu_utilization: Any,
-    cpu_free: Any,
-    mem_utilization: Any,
-    net_utilization: Any,
-    disk_utilization: Any,
-    cpu_share: Any,
-    net_share: Any,
-    disk_share: Any,
+def factors(
+    cpu_utilization: Any, cpu_free: Any, mem_utilization: Any, net_utilization: Any, disk_utilization: Any
 ) -> Any:
-    """Return the actual over the uncontended time of a call with these time shares, on a node used like this."""
+    """Return how many times longer cpu, network and disk time takes on a node used like this, each at least 1.
+
+    The relative response time of a call is the sum of its time shares x these.
+    """
     square = cpu_utilization * cpu_utilization
-    cpu_factor = 1.0 + square * square / (np.maximum(cpu_free, 0.0) + SPARE_CORES)
-    pressure = np.maximum(mem_utilization - MEMORY_KNEE, 0.0) / (1.0 - MEMORY_KNEE)
-    mem_factor = 1.0 + MEMORY_SLOWDOWN * (pressure * pressure)
+    cpu = 1.0 + square * square / (np.maximum(cpu_free, 0.0) + SPARE_CORES)
+    pressure = np.maximum(mem_utilization - MEMORY_KNEE, 0.0) * PRESSURE_SCALE
+    memory = 1.0 + MEMORY_SLOWDOWN * (pressure * pressure)
     net_below = np.minimum(net_utilization * net_utilization, 1.0)
-    net_factor = np.maximum(net_utilization, 1.0) + IO_QUEUEING * (net_below * net_below)
+    net = np.maximum(net_utilization, 1.0) + IO_QUEUEING * (net_below * net_below)
     disk_below = np.minimum(disk_utilization * disk_utilization, 1.0)
-    disk_factor = np.maximum(disk_utilization, 1.0) + IO_QUEUEING * (disk_below * disk_below)
-    return mem_factor * (cpu_share * cpu_factor + net_share * net_factor + disk_share * disk_factor)
+    disk = np.maximum(disk_utilization, 1.0) + IO_QUEUEING * (disk_below * disk_below)
+    return cpu * memory, net * memory, disk * memory
 
 
-def cold_window(cold_start_s: Any, duration_s: Any, requests: Any) -> Any:
-    """Return (seconds, calls) of the start during which calls wait for the container.
+def cold_calls(cold_start_s: Any, duration_s: Any, requests: Any) -> Any:
+    """Return how many calls wait for the container of a cold start.
 
     The first call comes at once and starts the container; the others are spread evenly over the instance's life.
     """
-    seconds = np.minimum(cold_start_s, duration_s)
-    return seconds, 1.0 + (requests - 1.0) / duration_s * seconds
+    return 1.0 + (requests - 1.0) / duration_s * np.minimum(cold_start_s, duration_s)
 
 
 def cold_ratio(cold_start_s: Any, duration_s: Any, requests: Any, response_s: Any) -> Any:

@@ -25,9 +25,11 @@ from sched_env.functions.state import (
     COST,
     CPU,
     CPU_INVERSE,
+    CPU_RATE,
     CPU_SHARE,
     DISK,
     DISK_INVERSE,
+    DISK_RATE,
     DISK_SHARE,
     DURATION,
     FREE,
@@ -49,6 +51,7 @@ from sched_env.functions.state import (
     MEM_INVERSE,
     NET,
     NET_INVERSE,
+    NET_RATE,
     NET_SHARE,
     NEXT,
     NODE,
@@ -58,6 +61,7 @@ from sched_env.functions.state import (
     R1,
     R2,
     RART,
+    RATE,
     RATIO,
     REJECTED,
     REQUESTS,
@@ -68,13 +72,9 @@ from sched_env.functions.state import (
     SETTLED,
     SLO_COST,
     SLO_RATIO,
-    SLOT_CPU_SHARE,
-    SLOT_DISK_SHARE,
-    SLOT_FROM,
-    SLOT_NET_SHARE,
-    SLOT_RATE,
-    SLOT_SLO_RATIO,
+    SLOT,
     TASK,
+    TIME,
     Cluster,
     Rules,
     State,
@@ -82,8 +82,8 @@ from sched_env.functions.state import (
 from sched_env.jit import inline, kernel
 from sched_env.vector import END_OF_TRACE, HORIZON, Buffers
 
-slowdown = inline(contention.slowdown)
-cold_window = inline(contention.cold_window)
+factors = inline(contention.factors)
+cold_calls = inline(contention.cold_calls)
 utilization_after = inline(features.utilization_after)
 cost_change = inline(features.cost_change)
 fits = inline(features.fits)
@@ -92,6 +92,8 @@ RUNNING = -1
 """The episode goes on (otherwise a code of ``sched_env.vector.ENDED``)."""
 TUTORIAL_BASE_S, TUTORIAL_SLOPE_S = 0.1, 4.9
 SECONDS_PER_HOUR = 3600.0
+CERTAIN = 1.0 + 1e-12
+"""A convex combination can pass its largest part by rounding only."""
 MIN_RANGE = 1e-6
 """Calibration bounds closer than this say nothing: the normalised value is 0."""
 
@@ -99,40 +101,39 @@ MIN_RANGE = 1e-6
 @inline
 def push(state: State, b: int, time: float, slot: int) -> None:
     """Add a departure to the heap."""
+    heap = state.leaving[b]
     child = state.cursor[b, LEAVING]
     state.cursor[b, LEAVING] = child + 1
     while child > 0:
-        parent = (child - 1) >> 1
-        if state.leave_s[b, parent] <= time:
+        parent = (child - 1) >> 2
+        if heap[parent, TIME] <= time:
             break
-        state.leave_s[b, child] = state.leave_s[b, parent]
-        state.leave_slot[b, child] = state.leave_slot[b, parent]
+        heap[child, TIME], heap[child, SLOT] = heap[parent, TIME], heap[parent, SLOT]
         child = parent
-    state.leave_s[b, child] = time
-    state.leave_slot[b, child] = slot
+    heap[child, TIME], heap[child, SLOT] = time, slot
 
 
 @inline
 def pop(state: State, b: int) -> int:
     """Take the earliest departure off the heap and return its slot."""
-    first = state.leave_slot[b, 0]
+    heap = state.leaving[b]
+    first = int(heap[0, SLOT])
     size = state.cursor[b, LEAVING] - 1
     state.cursor[b, LEAVING] = size
-    time, slot = state.leave_s[b, size], state.leave_slot[b, size]
+    time, slot = heap[size, TIME], heap[size, SLOT]
     parent = 0
     while True:
-        child = 2 * parent + 1
+        child = 4 * parent + 1
         if child >= size:
             break
-        if child + 1 < size and state.leave_s[b, child + 1] < state.leave_s[b, child]:
-            child += 1
-        if state.leave_s[b, child] >= time:
+        for other in range(child + 1, min(child + 4, size)):
+            if heap[other, TIME] < heap[child, TIME]:
+                child = other
+        if heap[child, TIME] >= time:
             break
-        state.leave_s[b, parent] = state.leave_s[b, child]
-        state.leave_slot[b, parent] = state.leave_slot[b, child]
+        heap[parent, TIME], heap[parent, SLOT] = heap[child, TIME], heap[child, SLOT]
         parent = child
-    state.leave_s[b, parent] = time
-    state.leave_slot[b, parent] = slot
+    heap[parent, TIME], heap[parent, SLOT] = time, slot
     return first
 
 
@@ -145,59 +146,71 @@ def account(state: State, b: int, calls: float, ratio: float) -> None:
 
 
 @inline
-def settle(cluster: Cluster, state: State, b: int, n: int, now: float) -> None:
-    """Account for the calls of a node's instances up to now, at the slowdown that held since the last change."""
-    node, slots = state.nodes[b, n], state.slots[b]
-    since = node[SETTLED]
-    node[SETTLED] = now
-    slot = int(node[HEAD])
-    if slot < 0 or since >= now:
+def settle(cluster: Cluster, rules: Rules, state: State, b: int, n: int, now: float) -> None:
+    """Account for the calls of a node's instances up to now, at the slowdown that held since the last change.
+
+    Where no instance can be late the node's sums are enough, and its calls are entered at their mean; where some may
+    be, instance by instance.
+    """
+    book, node, fixed = state.books[b, n], state.nodes[b, n], cluster.nodes[n]
+    seconds = now - book[SETTLED]
+    book[SETTLED] = now
+    if seconds <= 0.0 or book[HEAD] < 0.0:
         return
-    fixed = cluster.nodes[n]
-    cpu_free = fixed[CPU] - node[CPU]
-    cpu_used, mem_used = node[CPU] * fixed[CPU_INVERSE], node[MEM] * fixed[MEM_INVERSE]
-    net_used, disk_used = node[NET] * fixed[NET_INVERSE], node[DISK] * fixed[DISK_INVERSE]
+    cpu_factor, net_factor, disk_factor = factors(
+        node[CPU] * fixed[CPU_INVERSE],
+        fixed[CPU] - node[CPU],
+        node[MEM] * fixed[MEM_INVERSE],
+        node[NET] * fixed[NET_INVERSE],
+        node[DISK] * fixed[DISK_INVERSE],
+    )
+    if max(cpu_factor, net_factor, disk_factor) * CERTAIN <= rules.slo_floor:
+        rate = book[RATE]
+        if rate > 0.0:
+            slowed = book[CPU_RATE] * cpu_factor + book[NET_RATE] * net_factor + book[DISK_RATE] * disk_factor
+            account(state, b, rate * seconds, slowed / rate)
+        return
+    slot = int(book[HEAD])
     while slot >= 0:
-        seconds = now - max(since, slots[slot, SLOT_FROM])
-        if seconds > 0.0:
-            ratio = slowdown(
-                cpu_used,
-                cpu_free,
-                mem_used,
-                net_used,
-                disk_used,
-                slots[slot, SLOT_CPU_SHARE],
-                slots[slot, SLOT_NET_SHARE],
-                slots[slot, SLOT_DISK_SHARE],
-            )
-            calls = slots[slot, SLOT_RATE] * seconds
-            account(state, b, calls, ratio)
-            if ratio > slots[slot, SLOT_SLO_RATIO]:
-                state.totals[b, LATE] += calls
+        task = cluster.tasks[state.links[b, slot, TASK]]
+        ratio = task[CPU_SHARE] * cpu_factor + task[NET_SHARE] * net_factor + task[DISK_SHARE] * disk_factor
+        calls = state.rates[b, slot] * seconds
+        account(state, b, calls, ratio)
+        if ratio > task[SLO_RATIO]:
+            state.totals[b, LATE] += calls
         slot = state.links[b, slot, NEXT]
 
 
 @inline
 def leave(cluster: Cluster, rules: Rules, state: State, b: int) -> None:
     """Let the instance with the earliest departure go; its container stays warm for a while."""
-    now = state.leave_s[b, 0]
+    now = state.leaving[b, 0, TIME]
     slot = pop(state, b)
     n = state.links[b, slot, NODE]
-    node, task = state.nodes[b, n], cluster.tasks[state.links[b, slot, TASK]]
-    settle(cluster, state, b, n, now)
+    node, book, task = state.nodes[b, n], state.books[b, n], cluster.tasks[state.links[b, slot, TASK]]
+    settle(cluster, rules, state, b, n, now)
     before, after = state.links[b, slot, PREVIOUS], state.links[b, slot, NEXT]
     if before >= 0:
         state.links[b, before, NEXT] = after
     else:
-        node[HEAD] = after
+        book[HEAD] = after
     if after >= 0:
         state.links[b, after, PREVIOUS] = before
     state.links[b, slot, NEXT] = state.cursor[b, FREE]
     state.cursor[b, FREE] = slot
     node[INSTANCES] -= 1.0
-    for resource in range(4):
-        # An empty node is exactly empty: rounding must not pile up over a long episode.
-        node[resource] = node[resource] - task[resource] if node[INSTANCES] > 0.0 else 0.0
+    if node[INSTANCES] > 0.0:
+        for resource in range(4):
+            node[resource] -= task[resource]
+        rate = state.rates[b, slot]
+        book[RATE] -= rate
+        book[CPU_RATE] -= rate * task[CPU_SHARE]
+        book[NET_RATE] -= rate * task[NET_SHARE]
+        book[DISK_RATE] -= rate * task[DISK_SHARE]
+    else:  # an empty node is exactly empty: rounding must not pile up over a long episode
+        for resource in range(4):
+            node[resource] = 0.0
+        book[RATE] = book[CPU_RATE] = book[NET_RATE] = book[DISK_RATE] = 0.0
     f = int(task[FUNCTION])
     state.functions[b, f, RUNNING_REQUESTS] -= task[REQUESTS]
     warm = state.warm[b, f, n]
@@ -233,16 +246,8 @@ def outcome(cluster: Cluster, rules: Rules, state: State, b: int, n: int) -> tup
         task[DISK],
     )
     cpu_free = fixed[CPU] - (node[CPU] + task[CPU])
-    contended = slowdown(
-        cpu_after,
-        cpu_free,
-        mem_after,
-        net_after,
-        disk_after,
-        task[CPU_SHARE],
-        task[NET_SHARE],
-        task[DISK_SHARE],
-    )
+    cpu_factor, net_factor, disk_factor = factors(cpu_after, cpu_free, mem_after, net_after, disk_after)
+    contended = task[CPU_SHARE] * cpu_factor + task[NET_SHARE] * net_factor + task[DISK_SHARE] * disk_factor
     container = state.warm[b, int(task[FUNCTION]), n]
     warm = container[IDLE_UNTIL] > now and container[IDLE] > 0.0
     if rules.tutorial_r1:
@@ -290,42 +295,41 @@ def judge(rules: Rules, task: Any, r1: float, r2: float, contended: float, warm:
 def place(cluster: Cluster, rules: Rules, state: State, b: int, n: int) -> float:
     """Put the present instance on a feasible node and return the reward."""
     row = state.cursor[b, ROW]
-    task, node, fixed = cluster.tasks[row], state.nodes[b, n], cluster.nodes[n]
+    task, node, book = cluster.tasks[row], state.nodes[b, n], state.books[b, n]
     now, duration, requests, f = task[ARRIVAL], task[DURATION], task[REQUESTS], int(task[FUNCTION])
-    settle(cluster, state, b, n, now)
+    settle(cluster, rules, state, b, n, now)
     r1, contended, r2, warm = outcome(cluster, rules, state, b, n)
     share, reward = judge(rules, task, r1, r2, contended, warm)
 
     slot = state.cursor[b, FREE]
-    link, instance = state.links[b, slot], state.slots[b, slot]
+    link = state.links[b, slot]
     state.cursor[b, FREE] = link[NEXT]
-    head = int(node[HEAD])
+    head = int(book[HEAD])
     link[NEXT], link[PREVIOUS], link[TASK], link[NODE] = head, -1, row, n
     if head >= 0:
         state.links[b, head, PREVIOUS] = slot
-    node[HEAD] = slot
+    book[HEAD] = slot
+    waiting = 0.0
     if warm:
         state.warm[b, f, n, IDLE] -= 1.0
-        instance[SLOT_FROM] = now
-        instance[SLOT_RATE] = requests / duration
     else:
-        seconds, waiting = cold_window(rules.cold_start_s, duration, requests)
-        instance[SLOT_FROM] = now + seconds
-        instance[SLOT_RATE] = (requests - waiting) / (duration - seconds) if seconds < duration else 0.0
+        waiting = cold_calls(rules.cold_start_s, duration, requests)
         account(state, b, waiting, contended + task[COLD] * requests / waiting)
         state.totals[b, LATE] += min(late_calls(rules, task, contended), waiting)
         state.totals[b, COLD_STARTS] += 1.0
-    instance[SLOT_SLO_RATIO] = task[SLO_RATIO]
-    instance[SLOT_CPU_SHARE] = task[CPU_SHARE]
-    instance[SLOT_NET_SHARE] = task[NET_SHARE]
-    instance[SLOT_DISK_SHARE] = task[DISK_SHARE]
+    rate = (requests - waiting) / duration
+    state.rates[b, slot] = rate
+    book[RATE] += rate
+    book[CPU_RATE] += rate * task[CPU_SHARE]
+    book[NET_RATE] += rate * task[NET_SHARE]
+    book[DISK_RATE] += rate * task[DISK_SHARE]
     for resource in range(4):
         node[resource] += task[resource]
     node[INSTANCES] += 1.0
     until = now + duration + rules.cooldown_s
     billed = max(node[BILLED_UNTIL], now)
     if until > billed:
-        state.totals[b, COST] += fixed[PRICE] * ((until - billed) * (1.0 / SECONDS_PER_HOUR))
+        state.totals[b, COST] += cluster.nodes[n, PRICE] * ((until - billed) * (1.0 / SECONDS_PER_HOUR))
         node[BILLED_UNTIL] = until
     push(state, b, now + duration, slot)
     state.functions[b, f, RUNNING_REQUESTS] += requests
@@ -379,7 +383,8 @@ def observe(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) 
             disk,
         )
         cpu_free = fixed[n, CPU] - (node_cpu + cpu)
-        contended = slowdown(cpu_after, cpu_free, mem_after, net_after, disk_after, cpu_share, net_share, disk_share)
+        cpu_factor, net_factor, disk_factor = factors(cpu_after, cpu_free, mem_after, net_after, disk_after)
+        contended = cpu_share * cpu_factor + net_share * net_factor + disk_share * disk_factor
         candidates[n, 3] = nodes[n, INSTANCES]
         candidates[n, 4] = 1.0 if left > 0.0 else 0.0
         candidates[n, 5] = left
@@ -406,7 +411,7 @@ def advance(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) 
             observe(cluster, rules, state, out, b)
             return END_OF_TRACE
         now = tasks[row, ARRIVAL]
-        while state.cursor[b, LEAVING] > 0 and state.leave_s[b, 0] <= now:
+        while state.cursor[b, LEAVING] > 0 and state.leaving[b, 0, TIME] <= now:
             leave(cluster, rules, state, b)
         count = observe(cluster, rules, state, out, b)
         over = rules.horizon > 0 and row - start >= rules.horizon
@@ -436,10 +441,10 @@ def begin(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int, as
         now = cluster.tasks[start, ARRIVAL]
         state.cursor[b, ROW], state.cursor[b, FREE], state.cursor[b, LEAVING] = start, 0, 0
         for n in range(cluster.nodes.shape[0]):
-            for column in range(5):
-                state.nodes[b, n, column] = 0.0
-            state.nodes[b, n, BILLED_UNTIL] = state.nodes[b, n, SETTLED] = now
-            state.nodes[b, n, HEAD] = -1.0
+            for column in range(6):
+                state.nodes[b, n, column] = state.books[b, n, column] = 0.0
+            state.nodes[b, n, BILLED_UNTIL] = state.books[b, n, SETTLED] = now
+            state.books[b, n, HEAD] = -1.0
         for slot in range(state.links.shape[1]):
             state.links[b, slot, NEXT] = slot + 1
         state.warm[b] = now

@@ -17,14 +17,15 @@ CPU_INVERSE, MEM_INVERSE, NET_INVERSE, DISK_INVERSE, PRICE, ACTIVE = range(4, 10
 """Further columns of ``Cluster.nodes``; inverses are 1 / capacity."""
 ARRIVAL, REQUESTS, DURATION, RESPONSE, SLO_RATIO, CPU_SHARE, NET_SHARE, DISK_SHARE, COLD, FUNCTION = range(4, 14)
 """Further columns of ``Cluster.tasks``."""
-INSTANCES, BILLED_UNTIL, SETTLED, HEAD = range(4, 8)
-"""Further columns of ``State.nodes``: running instances; time to which the node is billed if nothing more is placed on
-it; time to which its instances' calls are accounted for; first slot of its instances, -1 for none."""
-SLOT_FROM, SLOT_RATE, SLOT_SLO_RATIO, SLOT_CPU_SHARE, SLOT_NET_SHARE, SLOT_DISK_SHARE = range(6)
-"""Columns of ``State.slots``: when the calls that did not wait for the container begin; those calls, a second; what
-settling them needs of the task."""
+INSTANCES, BILLED_UNTIL = range(4, 6)
+"""Further columns of ``State.nodes``: running instances; time to which the node is billed if nothing more comes."""
+SETTLED, HEAD, RATE, CPU_RATE, NET_RATE, DISK_RATE = range(6)
+"""Columns of ``State.books``: time to which the node's calls are accounted for; first slot of its instances, -1 for
+none; calls a second of all its instances, and the same weighted with the time share of each resource."""
 NEXT, PREVIOUS, TASK, NODE = range(4)
 """Columns of ``State.links``; NEXT of a free slot is the next free one."""
+TIME, SLOT = range(2)
+"""Columns of ``State.leaving``."""
 ROW, FREE, LEAVING = range(3)
 """Columns of ``State.cursor``: trace row of the instance to be placed, first free slot, size of the departure heap."""
 IDLE, IDLE_UNTIL = range(2)
@@ -73,6 +74,8 @@ class Rules(NamedTuple):
     r2_high: float
     rejection_penalty: float
     initial_rart: float
+    slo_floor: float
+    """The strictest SLO of the trace, as a ratio: a node below it has no late calls, whatever runs there."""
 
 
 class State(NamedTuple):
@@ -84,15 +87,15 @@ class State(NamedTuple):
     cursor: NDArray[np.int64]
     """[B, 3]"""
     nodes: Floats
-    """[B, N, 8]"""
-    slots: Floats
-    """[B, M, 6]: running instances."""
+    """[B, N, 6]: what observations need."""
+    books: Floats
+    """[B, N, 6]: what accounts need."""
+    rates: Floats
+    """[B, M]: calls a second of a running instance (without those that waited for the container)."""
     links: NDArray[np.int32]
-    """[B, M, 4]: the instances of a node are a doubly linked list."""
-    leave_s: Floats
-    """[B, M]: departures, a binary heap."""
-    leave_slot: NDArray[np.int32]
-    """[B, M]: whose departures."""
+    """[B, M, 4]: the running instances of a node, a doubly linked list."""
+    leaving: Floats
+    """[B, M, 2]: departures, a heap in which each entry has four children: half as many cache lines as with two."""
     warm: Floats
     """[B, K, N, 2]"""
     functions: Floats
@@ -141,7 +144,7 @@ def cluster_of(trace: FunctionTrace, table: NodeTable, cold_start_s: float) -> C
     return Cluster(nodes, tasks)
 
 
-def rules_of(scenario: ServerlessScenario, table: NodeTable) -> Rules:
+def rules_of(scenario: ServerlessScenario, trace: FunctionTrace, table: NodeTable) -> Rules:
     """Turn a scenario into numbers; without calibrated R2 bounds those of the price list are used."""
     prices = table.price_usd_per_hour
     low = float(prices.min()) if scenario.r2 == "price" else 0.0
@@ -164,6 +167,7 @@ def rules_of(scenario: ServerlessScenario, table: NodeTable) -> Rules:
         r2_high=float(r2_high),
         rejection_penalty=float(scenario.rejection_penalty),
         initial_rart=float(scenario.initial_rart),
+        slo_floor=float((trace.slo_s / trace.response_s).min()),
     )
 
 
@@ -171,11 +175,11 @@ def empty_state(B: int, N: int, K: int, M: int) -> State:
     """Allocate the state; the reset kernel fills it."""
     return State(
         cursor=np.zeros((B, 3), np.int64),
-        nodes=np.zeros((B, N, 8)),
-        slots=np.zeros((B, M, 6)),
+        nodes=np.zeros((B, N, 6)),
+        books=np.zeros((B, N, 6)),
+        rates=np.zeros((B, M)),
         links=np.zeros((B, M, 4), np.int32),
-        leave_s=np.zeros((B, M)),
-        leave_slot=np.zeros((B, M), np.int32),
+        leaving=np.zeros((B, M, 2)),
         warm=np.zeros((B, K, N, 2)),
         functions=np.zeros((B, K, 2)),
         totals=np.zeros((B, 8)),

@@ -54,7 +54,7 @@ class ServerlessVectorEnv(PlacementVectorEnv):
     ) -> None:
         super().__init__(scenario, SPEC, num_envs, len(nodes), seed=seed, copy=copy)
         self.trace, self.table = trace, nodes
-        self.rules = rules_of(scenario, nodes)
+        self.rules = rules_of(scenario, trace, nodes)
         self.cluster = cluster_of(trace, nodes, self.rules.cold_start_s)
         self._check_placeable()
         self.state = empty_state(num_envs, len(nodes), len(trace.function_names), most_alive(trace))
