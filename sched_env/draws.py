@@ -29,9 +29,9 @@ def bits(seed: int, stream: int, counter: int) -> np.uint64:
 
 
 @inline
-def below(limit: int, seed: int, stream: int, counter: int) -> int:
+def below(limit: int, seed: int, stream: int, counter: int) -> np.int64:
     """Draw an integer in ``[0, limit)``; the bias, limit / 2^32, is far below anything a rollout can see."""
-    return int(((bits(seed, stream, counter) >> _S32) * np.uint64(limit)) >> _S32)
+    return np.int64(((bits(seed, stream, counter) >> _S32) * np.uint64(limit)) >> _S32)
 
 
 @inline

@@ -28,8 +28,23 @@ _OPTIONS = {"nogil": True, "error_model": "numpy"}
 
 
 def inline(function: Function) -> Function:
-    """Compile a function for use inside kernels."""
-    return _njit(**_OPTIONS)(function) if COMPILED else function
+    """Compile a function, and the plain functions of ours that it calls, for use inside kernels."""
+    return _njit(**_OPTIONS)(_with_compiled_helpers(function)) if COMPILED else function
+
+
+def _with_compiled_helpers(function: Any) -> Any:
+    """Return a twin of the function that finds compiled helpers where the original finds plain ones."""
+    named = {name: function.__globals__.get(name) for name in function.__code__.co_names}
+    helpers = {
+        name: inline(value)
+        for name, value in named.items()
+        if isinstance(value, FunctionType) and value.__module__.startswith("sched_env")
+    }
+    if not helpers:
+        return function
+    twin = FunctionType(function.__code__, {**function.__globals__, **helpers}, function.__name__)
+    twin.__qualname__, twin.__module__ = function.__qualname__, function.__module__
+    return twin
 
 
 def kernel(function: Function) -> Function:

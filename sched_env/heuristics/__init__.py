@@ -3,6 +3,7 @@
 Single decisions need numpy alone, because the live service falls back on them: ``sched_env.heuristics.<problem>``
 holds ``NAMES`` and ``score(name, candidates, request, mask, rng)``. Batches run compiled on an environment's own
 float64 state: ``sched_env.<problem>.rules`` holds ``batch(name, env, seed)``. Both call the same scoring functions.
+``random_feasible`` is the same for every problem and lives in ``sched_env.random_feasible``.
 """
 
 from __future__ import annotations
@@ -68,6 +69,9 @@ def score(
 
 def batch(name: str, env: PlacementVectorEnv, seed: int = 0) -> BatchRule:
     """Bind a heuristic to a vector environment."""
-    check(env.problem, name)
+    if check(env.problem, name) == "random_feasible":
+        from sched_env.random_feasible import RandomFeasible
+
+        return RandomFeasible(env, seed)
     rule: BatchRule = importlib.import_module(f"sched_env.{env.problem}.rules").batch(name, env, seed)
     return rule

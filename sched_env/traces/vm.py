@@ -1,0 +1,55 @@
+"""VM traces by name: a table, a file of a known format, or ``synthetic``."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sched_env.errors import TraceError
+from sched_env.traces import azure_vm, huawei, synthetic_vm
+from sched_env.traces.reader import header, read_text
+from sched_env.traces.tables import VmTrace
+
+if TYPE_CHECKING:
+    from sched_env.vm.scenario import VmScenario
+
+SYNTHETIC = "synthetic"
+_READERS = {"type": huawei.read_events, "lifetime": huawei.read_vms, "arrival_bin_s": azure_vm.read_arrivals}
+"""Column that tells a format from the others -> its reader."""
+
+
+def read(path: Path | str, *, skip_bad: bool = False) -> tuple[VmTrace, int]:
+    """Read a VM trace of any known format; returns it and the number of bad rows skipped."""
+    path = Path(path)
+    text = read_text(path)
+    names = header(text)
+    for column, reader in _READERS.items():
+        if column in names:
+            return reader(path, text, skip_bad=skip_bad)
+    raise TraceError(
+        f"{path}, line 1: columns {', '.join(names[:8])}",
+        "Huawei events (vmid,cpu,memory,time,type), Huawei VMs (vmid,cpu,memory,arrival,lifetime) or Azure arrivals "
+        "(arrival_bin_s,batch_id,vcpu,memory_gb,…)",
+    )
+
+
+def load(trace: VmTrace | str | Path | None, scenario: VmScenario) -> VmTrace:
+    """Return the trace asked for, or the scenario's own; what was read before is not read again."""
+    if isinstance(trace, VmTrace):
+        return trace
+    source = str(trace if trace is not None else scenario.trace)
+    if source == SYNTHETIC:
+        return _generated(scenario.synthetic_vms, scenario.trace_seed)
+    path = Path(source)
+    return _read_once(path, path.stat().st_mtime_ns if path.exists() else 0)
+
+
+@lru_cache(maxsize=4)
+def _read_once(path: Path, _modified_ns: int) -> VmTrace:
+    return read(path)[0]
+
+
+@lru_cache(maxsize=4)
+def _generated(vms: int, seed: int) -> VmTrace:
+    return synthetic_vm.generate(vms, seed)

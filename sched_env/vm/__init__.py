@@ -1,0 +1,1 @@
+"""vm: virtual machines on servers of two NUMA halves (VMAgent's SchedGym, working)."""

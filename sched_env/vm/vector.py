@@ -1,0 +1,132 @@
+"""``make_vec`` for ``vm``: allocates the kernels' arrays and calls them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sched_env.contracts.feature_spec import Problem
+from sched_env.errors import ConfigError
+from sched_env.features.vm import SPEC
+from sched_env.traces.tables import VmTrace
+from sched_env.traces.vm import load as load_trace
+from sched_env.vector import PlacementVectorEnv
+from sched_env.vm import kernels
+from sched_env.vm.events import CPU, HALVES, MEM, Events, compile_events
+from sched_env.vm.scenario import VmScenario
+
+_REWARDS = {"+1": kernels.REWARD_ONE, "cpu": kernels.REWARD_CPU, "wait": kernels.REWARD_WAIT}
+
+
+class VmVectorEnv(PlacementVectorEnv):
+    """B clusters of NUMA servers. When clusters grow, the view has as many candidates as the largest one."""
+
+    problem: ClassVar[Problem] = "vm"
+    METRICS: ClassVar[tuple[str, ...]] = kernels.METRICS
+
+    def __init__(
+        self, scenario: VmScenario, trace: VmTrace, num_envs: int, *, seed: int = 0, copy: bool = False
+    ) -> None:
+        super().__init__(scenario, SPEC, num_envs, 2 * scenario.most_servers, seed=seed, copy=copy)
+        self.trace, self.events = trace, compile_events(trace, scenario)
+        self.params = _params(scenario, self.events)
+        self.state = _state(scenario, self.events, num_envs)
+        self._grows = scenario.growing_servers > 0
+        self.primary = ("wait_s", -1.0) if scenario.ending == "wait" else ("placed", 1.0)
+
+    def _reset(self, starts: NDArray[np.int64]) -> None:
+        last = self.events.next_start.size - 1
+        bad = starts[(starts >= last) | (self.events.next_start[np.clip(starts, 0, last)] >= last)]
+        if bad.size:
+            raise ConfigError(f"start {bad[0]} has no request at or after it", f"a trace row from 0 to {last - 1}")
+        kernels.reset(self.state, self.params, self.events, self.buffers, starts, self.seed)
+        self._show()
+
+    def _step(self, actions: NDArray[np.int64]) -> int:
+        finished: int = kernels.step(
+            self.state, self.params, self.events, self.buffers, actions, self.seed, self.park, True
+        )
+        if self._grows:
+            self._show()
+        return finished
+
+    def _show(self) -> None:
+        width = 2 * int(self.state.servers[: self.num_envs].max())
+        if width != self.width:
+            self._expose(width)
+
+
+def make(
+    scenario: VmScenario, num_envs: int, *, seed: int = 0, trace: VmTrace | str | None = None, copy: bool = False
+) -> VmVectorEnv:
+    """Make a vector environment; ``trace`` is a table, a file, or None for the scenario's own."""
+    return VmVectorEnv(scenario, load_trace(trace, scenario), num_envs, seed=seed, copy=copy)
+
+
+def _params(scenario: VmScenario, events: Events) -> kernels.Params:
+    rows = events.next_start.size - 1
+    startable = int(np.flatnonzero(events.next_start[:-1] < rows)[-1]) + 1
+    stop = min(scenario.start_max or startable, startable)
+    return kernels.Params(
+        half_cpu=float(scenario.half_cpu_cores),
+        half_mem=float(scenario.half_mem_gib),
+        servers=scenario.servers,
+        max_servers=scenario.most_servers,
+        growing=scenario.growing_servers,
+        expand_threshold=float(scenario.expand_threshold),
+        releases=scenario.releases,
+        waits=scenario.ending == "wait",
+        queue_extra=scenario.queue_extra,
+        reward=_REWARDS[scenario.reward_kind],
+        horizon=scenario.horizon,
+        sla_wait_s=float(scenario.sla_wait_s),
+        price_usd_per_s=scenario.server_price_usd_per_hour / 3600.0,
+        start_min=scenario.start_min if scenario.start_min < stop else 0,  # a trace shorter than the first start
+        start_max=stop,
+    )
+
+
+def _state(scenario: VmScenario, events: Events, num_envs: int) -> kernels.State:
+    rows, B, C = events.creates.size, num_envs + 1, 2 * scenario.most_servers
+    heap = 0
+    if scenario.ending == "wait":
+        # As many VMs as the smallest request lets into the largest cluster, or all there are.
+        created = events.rows[events.creates]
+        share = np.maximum(created[:, CPU] / scenario.half_cpu_cores, created[:, MEM] / scenario.half_mem_gib)
+        heap = min(len(created), int(scenario.most_servers * 2 / (share * created[:, HALVES]).min())) + 1
+
+    def floats() -> NDArray[np.float64]:
+        return np.zeros(B)
+
+    def ints() -> NDArray[np.int64]:
+        return np.zeros(B, np.int64)
+
+    return kernels.State(
+        cpu=np.zeros((B, C)),
+        mem=np.zeros((B, C)),
+        vms=np.zeros((B, C), np.int32),
+        where=np.zeros((B, events.slots), np.int32),
+        row=ints(),
+        servers=ints(),
+        used_cpu=floats(),
+        used_mem=floats(),
+        occupied=ints(),
+        busy_s=floats(),
+        clock=floats(),
+        total=floats(),
+        steps=ints(),
+        placed_cpu=floats(),
+        waited=floats(),
+        late=ints(),
+        queue_end=ints(),
+        queue_size=ints(),
+        arrived=ints(),
+        waiting=ints(),
+        leave_s=np.zeros((B, heap)),
+        leave_row=np.zeros((B, heap), np.int32),
+        leave_half=np.zeros((B, heap), np.int32),
+        leaving=ints(),
+        queue_of=np.zeros(rows + 1 if heap else 0, np.int32),
+    )
