@@ -34,7 +34,8 @@ def _key(*names: str) -> list[pa.Field]:
 _QUALITY = [
     pa.field("samples", pa.int32(), nullable=False),  # samples that fell into the window, after de-duplication
     pa.field("completeness", pa.float64(), nullable=False),  # share of the scrapes that should have been there, 0..1
-    pa.field("filled", pa.bool_(), nullable=False),  # a short gap was filled from the neighbours
+    pa.field("filled", pa.bool_(), nullable=False),  # a short gap was filled from the window before
+    pa.field("repaired", pa.int32(), nullable=False),  # samples whose unit, name or excess over capacity was put right
 ]
 
 NODES = pa.schema(

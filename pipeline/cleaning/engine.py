@@ -1,0 +1,105 @@
+"""The engines that run the definition: an Ibis connection and the three things Ibis does not say portably."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import ibis
+import ibis.expr.types as ir
+import pyarrow as pa
+
+from pipeline.cleaning.config import CleanConfig
+from sched_env.errors import ConfigError
+
+
+@ibis.udf.scalar.builtin(name="epoch_us", signature=(("timestamp('UTC', 6)",), "int64"))
+def _duckdb_epoch_us(time):  # type: ignore[no-untyped-def]
+    """Microseconds since 1970 (DuckDB's own function)."""
+
+
+@ibis.udf.scalar.builtin(name="unix_micros", signature=(("timestamp('UTC', 6)",), "int64"))
+def _spark_epoch_us(time):  # type: ignore[no-untyped-def]
+    """Microseconds since 1970 (Spark's own function)."""
+
+
+class Engine:
+    """A connection for one run; close it to give back its memory."""
+
+    def __init__(self, config: CleanConfig, scratch: Path) -> None:
+        self.kind = config.engine
+        scratch.mkdir(parents=True, exist_ok=True)
+        self.con = _duckdb(config, scratch) if config.engine == "duckdb" else _spark(config, scratch)
+        self._cached: list[Any] = []
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+        self.con.disconnect()
+
+    def parquet(self, files: Sequence[Path]) -> ir.Table:
+        """Read files, without the columns their folders spell."""
+        names = [str(file) for file in files]
+        if self.kind == "duckdb":
+            return self.con.read_parquet(names, hive_partitioning=False)
+        return self.con.read_parquet(names) if len(names) > 1 else self.con.read_parquet(names[0])
+
+    def epoch_us(self, time: ir.Value) -> ir.Value:
+        """Microseconds since 1970, exact; Ibis' own epoch has whole seconds."""
+        return _duckdb_epoch_us(time) if self.kind == "duckdb" else _spark_epoch_us(time)
+
+    def cache(self, table: ir.Table) -> ir.Table:
+        """Compute a (small) table once and keep it until :meth:`release`."""
+        kept = table.cache()
+        self._cached.append(kept)
+        return kept
+
+    def release(self) -> None:
+        """Drop what was cached."""
+        while self._cached:
+            self._cached.pop().release()
+
+    def arrow(self, table: ir.Table) -> pa.Table:
+        """Run a query and fetch its rows."""
+        return self.con.to_pyarrow(table)
+
+
+def _duckdb(config: CleanConfig, scratch: Path) -> Any:
+    con = ibis.duckdb.connect(
+        threads=config.threads, memory_limit=f"{config.memory_mb}MB", temp_directory=str(scratch / "spill")
+    )
+    # Rows are sorted when they are written; keeping the order of files costs memory in between.
+    con.raw_sql("SET preserve_insertion_order = false")
+    con.raw_sql("SET TimeZone = 'UTC'")
+    return con
+
+
+def _spark(config: CleanConfig, scratch: Path) -> Any:
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise ConfigError(
+            "clean.engine is spark, but pyspark is not installed", fix="pip install 'loadmaster[spark]' (needs Java 17)"
+        ) from error
+    # Spark opens a socket to itself under the machine's name, which need not resolve.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    session = (
+        SparkSession.builder.master(f"local[{config.threads}]")
+        .appName("loadmaster-clean")
+        .config("spark.driver.memory", f"{config.memory_mb}m")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", str(2 * config.threads))
+        .config("spark.local.dir", str(scratch / "spill"))
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.ansi.enabled", "false")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    return ibis.pyspark.connect(session)

@@ -1,0 +1,95 @@
+"""The ``nodes`` and ``cards`` tables."""
+
+from __future__ import annotations
+
+import ibis
+import ibis.expr.types as ir
+
+from pipeline.cleaning.config import CleanConfig
+from pipeline.cleaning.gaps import Column, add_missing, wide
+from pipeline.cleaning.series import KEYS
+from pipeline.contracts.windows import STATISTICS, UNITS
+
+GIB = 1 / 2**30
+MB = 1e-6
+STATISTIC = {"mean": "mean", "p95": "p95", "max": "peak"}
+
+CAPACITY = {
+    "cpu": Column(["node_cpu_capacity_cores"], "peak"),
+    "mem": Column(["node_mem_capacity_bytes"], "peak", GIB),
+    "net": Column(["node_net_capacity_bytes_s"], "peak", MB),
+    "disk": Column(["node_disk_capacity_iops"], "peak"),
+    "gpu": Column(["node_gpu_capacity_cards"], "peak"),
+}
+USED = {
+    "cpu": (["node_cpu_seconds", "node_cpu_used_cores"], 1.0),
+    "mem": (["node_mem_used_bytes"], GIB),
+    "net": (["node_net_bytes", "node_net_used_bytes_s"], MB),
+    "disk": (["node_disk_ops", "node_disk_used_iops"], 1.0),
+    "gpu": (["node_gpu_used_cards"], 1.0),
+}
+COLUMNS = {
+    **{f"{resource}_capacity_{UNITS[resource]}": column for resource, column in CAPACITY.items()},
+    **{
+        f"{resource}_used_{statistic}_{UNITS[resource]}": Column(metrics, STATISTIC[statistic], scale)
+        for resource, (metrics, scale) in USED.items()
+        for statistic in STATISTICS
+    },
+    "ready": Column(["node_ready"], "mean"),
+}
+CARD_COLUMNS = {
+    "gpu_mem_capacity_gib": Column(["card_mem_capacity_bytes"], "peak", GIB),
+    **{
+        f"gpu_mem_used_{statistic}_gib": Column(["card_mem_used_bytes"], STATISTIC[statistic], GIB)
+        for statistic in STATISTICS
+    },
+    **{
+        f"gpu_used_{statistic}_ratio": Column(["card_gpu_used_ratio"], STATISTIC[statistic]) for statistic in STATISTICS
+    },
+}
+
+
+def node_rows(long: ir.Table, details: ir.Table, config: CleanConfig) -> ir.Table:
+    """Rows of ``nodes`` but for what their pods ask for and what they cost; ``details`` has the instance types."""
+    rows = add_missing(wide(long, KEYS["node"], COLUMNS, config), KEYS["node"], config)
+    rows = rows.mutate(active=(rows.ready.fill_null(1.0) >= 0.5) & ((rows.samples > 0) | rows.filled)).drop("ready")
+    return _with_detail(rows, details, KEYS["node"], "instance_type")
+
+
+def card_rows(long: ir.Table, details: ir.Table, config: CleanConfig) -> ir.Table:
+    """Rows of ``cards``; ``details`` has the models."""
+    rows = add_missing(wide(long, KEYS["card"], CARD_COLUMNS, config), KEYS["card"], config)
+    return _with_detail(rows, details, KEYS["card"], "model")
+
+
+def _with_detail(rows: ir.Table, details: ir.Table, keys: tuple[str, ...], name: str) -> ir.Table:
+    joined = rows.left_join(details, list(keys))
+    return joined.select(*[rows[column] for column in rows.columns], details.detail.name(name))
+
+
+def details(samples: ir.Table, metric: str, keys: tuple[str, ...]) -> ir.Table:
+    """What the day's last info sample says about each node or card: its instance type or model."""
+    known = samples.filter((samples.metric == metric) & samples.detail.notnull() & (samples.detail != ""))
+    return known.group_by(list(keys)).agg(detail=known.detail.argmax(known.t))
+
+
+def complete_nodes(nodes: ir.Table, pods: ir.Table, prices: ir.Table) -> ir.Table:
+    """Add what the pods on a node ask for, and its price."""
+    asked = pods.filter(pods.node.notnull())
+    asked = asked.group_by("cluster", "node", "window").agg(
+        cpu_requested_cores=asked.cpu_request_cores.sum(), mem_requested_gib=asked.mem_request_gib.sum()
+    )
+    joined = nodes.left_join(asked, ["cluster", "node", "window"]).left_join(prices, "instance_type")
+    return joined.select(
+        *[nodes[name] for name in nodes.columns],
+        asked.cpu_requested_cores,
+        asked.mem_requested_gib,
+        prices.price_usd_per_hour,
+    )
+
+
+def price_table(prices: dict[str, float]) -> ir.Table:
+    """Turn the price list into a table; an empty one when there is none."""
+    rows = [{"instance_type": kind, "price_usd_per_hour": price} for kind, price in sorted(prices.items())]
+    schema = {"instance_type": "string", "price_usd_per_hour": "float64"}
+    return ibis.memtable(rows, schema=ibis.schema(schema))

@@ -1,0 +1,94 @@
+"""The ``pods`` table: what each pod asks for, gets, uses and answers, and where it is."""
+
+from __future__ import annotations
+
+import ibis
+import ibis.expr.types as ir
+
+from pipeline.cleaning.config import CleanConfig
+from pipeline.cleaning.gaps import Column, add_missing, wide
+from pipeline.cleaning.nodes import GIB, MB, STATISTIC
+from pipeline.cleaning.series import KEYS, metrics_of, window_of
+from pipeline.contracts.windows import STATISTICS, WINDOW_SECONDS
+
+USED = {
+    "cpu": (["pod_cpu_seconds", "pod_cpu_used_cores"], "cores", 1.0),
+    "mem": (["pod_mem_used_bytes"], "gib", GIB),
+}
+COLUMNS = {
+    "cpu_request_cores": Column(["pod_cpu_request_cores"], "peak"),
+    "mem_request_gib": Column(["pod_mem_request_bytes"], "peak", GIB),
+    **{
+        f"{resource}_used_{statistic}_{unit}": Column(metrics, STATISTIC[statistic], scale)
+        for resource, (metrics, unit, scale) in USED.items()
+        for statistic in STATISTICS
+    },
+    "net_used_mean_mb_s": Column(["pod_net_bytes", "pod_net_used_bytes_s"], "mean", MB),
+    "disk_used_mean_iops": Column(["pod_disk_ops", "pod_disk_used_iops"], "mean"),
+}
+
+
+def labels(samples: ir.Table, *, info: bool) -> ir.Table:
+    """Where each pod was seen in each window: its last node, whether it had several, and its function.
+
+    Args:
+        samples: Good samples.
+        info: Whether ``pod_info`` samples exist; if so they alone are read, else every pod sample's own labels.
+    """
+    mine = samples.filter(samples.metric == "pod_info" if info else samples.metric.isin(metrics_of("pod")))
+    node, function = mine.node.nullif(""), mine.function.nullif("")
+    mine = mine.mutate(node=node, function=function, window=window_of(mine.t))
+    return mine.group_by("cluster", "pod", "window").agg(
+        node=mine.node.argmax(mine.t, where=mine.node.notnull()),
+        low=mine.node.min(),
+        high=mine.node.max(),
+        function=mine.function.argmax(mine.t, where=mine.function.notnull()),
+    )
+
+
+def pod_rows(long: ir.Table, labelled: ir.Table, config: CleanConfig) -> ir.Table:
+    """Rows of ``pods`` but for what depends on nodes and requests."""
+    rows = wide(long, KEYS["pod"], COLUMNS, config)
+    rows = rows.left_join(labelled, ["cluster", "pod", "window"]).select(
+        *[rows[name] for name in rows.columns], labelled.node, labelled.low, labelled.high, labelled.function
+    )
+    rows = add_missing(rows, KEYS["pod"], config)
+    life = ibis.window(group_by=["cluster", "pod"])
+    so_far = ibis.window(group_by=["cluster", "pod"], order_by="window", preceding=(None, 0))
+    to_come = ibis.window(group_by=["cluster", "pod"], order_by="window", following=(0, None))
+    # A label lost in one scrape is the one before; a function never changes.
+    rows = rows.mutate(
+        node=ibis.coalesce(rows.node.last().over(so_far), rows.node.first().over(to_come)),
+        function=rows.function.max().over(life),
+        several=(rows.low != rows.high).fill_null(False),
+    )
+    order = ibis.window(group_by=["cluster", "pod"], order_by="window")
+    return rows.mutate(moved=rows.several | (rows.node.lag().over(order) != rows.node).fill_null(False)).drop(
+        "several", "low", "high"
+    )
+
+
+def complete_pods(pods: ir.Table, nodes: ir.Table, handled: ir.Table) -> ir.Table:
+    """Add what each pod gets: all cpu of its node shared in proportion to requests, memory as asked."""
+    capacity = nodes.select("cluster", "node", "window", "cpu_capacity_cores")
+    joined = pods.left_join(capacity, ["cluster", "node", "window"]).left_join(handled, ["cluster", "pod", "window"])
+    rows = joined.select(*[pods[name] for name in pods.columns], capacity.cpu_capacity_cores, handled.requests_handled)
+    together = ibis.window(group_by=["cluster", "node", "window"])
+    asked = rows.cpu_request_cores.sum().over(together)
+    share = rows.cpu_capacity_cores * rows.cpu_request_cores / asked.nullif(0.0)
+    placed = rows.node.notnull()
+    return rows.mutate(
+        cpu_assigned_cores=ibis.ifelse(placed, share, ibis.null("float64")),
+        mem_assigned_gib=ibis.ifelse(placed, rows.mem_request_gib, ibis.null("float64")),
+    ).drop("cpu_capacity_cores")
+
+
+def lifetimes(samples: ir.Table) -> ir.Table:
+    """When each pod was first and last seen, in microseconds, within the day and its margins."""
+    mine = samples.filter(samples.metric.isin(metrics_of("pod")))
+    return mine.group_by("cluster", "pod").agg(first=mine.t.min(), last=mine.t.max())
+
+
+WINDOWS_TO_BE_GONE = 2
+"""A pod that has not been seen for this many windows at the end of a day has been deleted."""
+GONE_US = WINDOWS_TO_BE_GONE * WINDOW_SECONDS * 1_000_000
