@@ -66,24 +66,33 @@ def revoked_file() -> Path:
     return folder() / "revoked.json"
 
 
+def private_path() -> Path:
+    """Where the private key is, or will be."""
+    return Path(os.environ.get(KEY_ENV) or folder() / "signing.pem")
+
+
 def private_key() -> Path:
     """Return the private key, made on first use; refuse one that others can read."""
-    path = Path(os.environ.get(KEY_ENV) or folder() / "signing.pem")
+    path = private_path()
     if not path.exists():
         if KEY_ENV in os.environ:
             raise RegistryError(f"{path} ({KEY_ENV}) does not exist", "the private signing key")
         create_private(path, _new_private_pem(), exclusive=True)
-    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise RegistryError(
-            f"{path}: mode {stat.S_IMODE(path.stat().st_mode):o}, readable by others", "mode 600", f"chmod 600 {path}"
-        )
+    refuse_readable(path)
     _publish(path)
     return path
 
 
+def refuse_readable(path: Path) -> None:
+    """Raise if anybody but its owner may read a secret."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise RegistryError(f"{path}: mode {mode:o}, readable by others", "mode 600", f"chmod 600 {path}")
+
+
 def current_key_id() -> str:
     """Id of the key that signs now."""
-    return hashlib.sha256(_public(private_key(), pem=False)).hexdigest()
+    return hashlib.sha256(_public(private_path(), pem=False)).hexdigest()
 
 
 def public_keys() -> dict[str, Path]:
@@ -139,6 +148,7 @@ def rotate() -> str:
 
 def retire(key: str) -> None:
     """Stop trusting an old key for new pushes; the history it signed stays verifiable."""
+    private_key()
     key = _resolve(key, signatures.trusted(trusted_folder()))
     if key == current_key_id():
         raise RegistryError(f"key {key[:12]} is the one that signs now", fix="python -m pipeline.signing rotate first")
@@ -155,9 +165,10 @@ def revoke(key: str, reason: str, *, last_record: tuple[int, str] | None) -> Non
         last_record: Sequence and hash of the newest record now: what the key signed up to there is fixed by the chain
             and stays valid as history; nothing after it is.
     """
+    path = private_key()
     key = _resolve(key, public_keys())
     if key == current_key_id():
-        _replace_private(private_key())
+        _replace_private(path)
     entry = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "reason": reason, "last_record": last_record}
     listed = signatures.revocations(revoked_file()) | {key: entry}
     write_atomic(revoked_file(), json.dumps({"revoked": listed}, indent=2, sort_keys=True).encode() + b"\n")
@@ -285,6 +296,7 @@ def main() -> int:
         from pipeline.registering.chain import Chain
 
         Chain.open().publish_keys(f"keys: {arguments.command}")
+    private_key()
     current, listed = current_key_id(), signatures.revocations(revoked_file())
     for key, path in sorted(public_keys().items()):
         use = "revoked" if key in listed else path.parent.name + (", signs now" if key == current else "")

@@ -120,13 +120,18 @@ def refuse_revoked(key: str, revoked: Path, *, source: str) -> None:
 def revocations(revoked: Path) -> dict[str, dict[str, Any]]:
     """Read ``revoked.json``: key id -> {at, reason, ...}. Absent means none; unreadable is an error, never none."""
     try:
-        document = json.loads(revoked.read_bytes())
-        return {str(key): dict(entry) for key, entry in document["revoked"].items()}
+        return parse_revocations(revoked.read_bytes(), source=str(revoked))
     except FileNotFoundError:
         return {}
+
+
+def parse_revocations(data: bytes, *, source: str) -> dict[str, dict[str, Any]]:
+    """Read the content of a ``revoked.json``."""
+    try:
+        return {str(key): dict(entry) for key, entry in json.loads(data)["revoked"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BundleError(
-            f"{revoked}: not readable as a list of revoked keys ({error})",
+            f"{source}: not readable as a list of revoked keys ({error})",
             '{"revoked": {"<key id>": {"at": ..., "reason": ...}}}',
             "restore the file; while it is unreadable no key is trusted",
         ) from error

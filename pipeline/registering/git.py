@@ -63,6 +63,16 @@ class Repository:
         """Run git for its exit code."""
         return self._spawn(arguments, None, None).returncode == 0
 
+    def complaints(self, *arguments: str) -> list[str]:
+        """Run a check and return what it complains about, line by line; nothing when it succeeds."""
+        done = self._spawn(arguments, None, None)
+        lines = (done.stdout + done.stderr).decode(errors="replace").splitlines() if done.returncode else []
+        return [line for line in lines if line.strip()] or ([f"exit code {done.returncode}"] if done.returncode else [])
+
+    def paths(self, commit: str) -> list[str]:
+        """List the files of a commit."""
+        return self.run("ls-tree", "-r", "-z", "--name-only", commit).decode().split("\0")[:-1]
+
     def resolve(self, name: str) -> str | None:
         """Return the object a name stands for, or None."""
         done = self._spawn(("rev-parse", "--quiet", "--verify", f"{name}^{{}}"), None, None)

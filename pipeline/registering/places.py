@@ -13,6 +13,9 @@ REGISTRY_ENV = "LOADMASTER_REGISTRY"
 DVC_REMOTE_ENV = "LOADMASTER_DVC_REMOTE"
 """Environment variable naming the DVC remote that holds signed bundles; ``var/dvc/remote`` without it."""
 
+STORE_ENV = "LOADMASTER_STORE_DIR"
+"""The placement service's own setting for its policy store; ``var/store`` without it."""
+
 
 def registry_remote() -> str:
     """Address of the git remote."""
@@ -47,3 +50,8 @@ def bundles() -> Path:
 def bundle(digest: str) -> Path:
     """Folder of one signed bundle."""
     return bundles() / digest.removeprefix("sha256:")
+
+
+def store() -> Path:
+    """The placement service's policy store, when it runs on this machine."""
+    return Path(os.environ.get(STORE_ENV) or var() / "store")

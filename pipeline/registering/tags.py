@@ -39,8 +39,10 @@ def derive(records: Sequence[PromotionRecord], commits: Mapping[int, str]) -> di
             name, commit = f"{record.problem}@v{record.counter}.0.0", commits[record.sequence]
         elif record.state in FLIPS:
             flips[record.problem] = flips.get(record.problem, 0) + 1
-            name = f"{record.problem}#{STAGE}#{flips[record.problem]}"
-            commit = commits[_approval(record, records)]
+            approval = _approval(record, records)
+            if approval is None:
+                continue  # An impossible record, reported as such; there is nothing a tag could stand on.
+            name, commit = f"{record.problem}#{STAGE}#{flips[record.problem]}", commits[approval]
         else:
             continue
         message = f"{record.state} {record.digest}\n\nrecord {record.sequence}, counter {record.counter}"
@@ -49,14 +51,11 @@ def derive(records: Sequence[PromotionRecord], commits: Mapping[int, str]) -> di
     return derived
 
 
-def _approval(flip: PromotionRecord, records: Sequence[PromotionRecord]) -> int:
+def _approval(flip: PromotionRecord, records: Sequence[PromotionRecord]) -> int | None:
     """Sequence of the record that approved the bundle a flip made live."""
-    return max(
-        record.sequence
-        for record in records
-        if record.sequence < flip.sequence
-        and (record.problem, record.state, record.digest) == (flip.problem, "approved", flip.digest)
-    )
+    wanted = (flip.problem, "approved", flip.digest)
+    approvals = [one.sequence for one in records if (one.problem, one.state, one.digest) == wanted]
+    return max((sequence for sequence in approvals if sequence < flip.sequence), default=None)
 
 
 def make(repository: Repository, name: str, tag: Tag) -> str:

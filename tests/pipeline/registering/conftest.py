@@ -48,7 +48,7 @@ def export():
     manifest = Manifest(
         problem="functions", feature_spec=spec, files=hashes, digest=content_digest("functions", spec, hashes),
         algorithm="maskable_ppo", opset=18, params=params, metrics={"return": 1.0},
-        lineage=Lineage("", "", "", "2026-11-10T00:00:00Z", "2026-11-15T00:00:00Z"), created_at="2026-11-16T00:00:00Z",
+        lineage=Lineage("", "", "", "2026-11-10T00:00:00Z", "2026-11-15T00:00:00Z"),
     )
     (folder / "manifest.json").write_bytes(encode(manifest))
 

@@ -1,0 +1,116 @@
+"""Proves every bundle that was ever approved: pointer, DVC objects, local copy, manifest, signature."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipeline import signing
+from pipeline.contracts.record import PromotionRecord
+from pipeline.registering import bundles, dvc_objects, places
+from pipeline.registering.chain import Chain
+from pipeline.registering.records import Finding
+from sched_env import signatures
+from sched_env.contracts.bundle import SIGNATURE_FILE
+from sched_env.errors import LoadmasterError
+
+
+def findings(chain: Chain) -> Iterator[Finding]:
+    """List what is wrong with any approved bundle."""
+    commits = chain.commits()
+    in_use = used_digests(chain)
+    for record in chain.records:
+        if record.state != "approved" or record.sequence not in commits:
+            continue
+        pointer = bundles.pointer_of(record.digest)
+        document = chain.mirror.files(commits[record.sequence], pointer).get(pointer)
+        newest = chain.approved(record.problem, record.digest) == record
+        if document is None:
+            yield Finding(pointer, f"missing in the commit of record {record.sequence}")
+            continue
+        try:
+            (output,) = dvc_objects.outputs(document, source=pointer)
+        except (LoadmasterError, ValueError) as error:
+            yield Finding(pointer, f"not the DVC file of one bundle: {error}")
+            continue
+        wrong = list(dvc_objects.faults(output, needed_by=f"record {record.sequence}"))
+        yield from wrong
+        members = {} if wrong else dvc_objects.members(output.md5)
+        if members:
+            reasons = _stored(members, record, serving=newest and record.digest in in_use)
+            yield from (Finding(pointer, reason) for reason in reasons)
+        if newest:
+            yield from _local(record, members)
+
+
+def used_digests(chain: Chain) -> set[str]:
+    """Digests that are live, previous, or on their way."""
+    used = set()
+    for problem in {record.problem for record in chain.records}:
+        for record in (chain.live(problem), chain.pending(problem)):
+            if record is not None:
+                used |= {record.digest, *([record.previous_digest] if record.previous_digest else [])}
+    return used
+
+
+def _stored(members: dict[str, str], record: PromotionRecord, *, serving: bool) -> list[str]:
+    """Check the bundle as DVC holds it (name -> md5)."""
+    with tempfile.TemporaryDirectory(prefix="loadmaster-verify-") as folder:
+        copy = Path(folder, "bundle")
+        copy.mkdir()
+        for name, md5 in members.items():
+            shutil.copyfile(str(dvc_objects.find(md5)), copy / Path(name).name)
+        return list(_content_faults(copy, record, serving=serving))
+
+
+def _content_faults(directory: Path, record: PromotionRecord, *, serving: bool) -> Iterator[str]:
+    if bundles.files_sha256(directory) != record.bundle_sha256:
+        yield f"points at other bytes than those record {record.sequence} approved"
+    try:
+        manifest = bundles.read_manifest(directory)
+        key = signatures.signer(directory, signing.public_keys())
+    except LoadmasterError as error:
+        yield error.found.replace(str(directory), "bundle")
+        return
+    if (manifest.digest, manifest.problem) != (record.digest, record.problem):
+        yield f"holds {manifest.problem} {manifest.digest}, not the bundle of record {record.sequence}"
+    said = (manifest.lineage.git_commit, manifest.lineage.dvc_lock_sha256, manifest.lineage.run_id)
+    if said != (record.git_commit, record.dvc_lock_sha256, record.run_id):
+        yield f"its manifest names another run than record {record.sequence}"
+    yield from _key_faults(key, record, serving=serving)
+
+
+def _key_faults(key: str, record: PromotionRecord, *, serving: bool) -> Iterator[str]:
+    """Judge the key that signed: the service must accept what is in use; history may rest on older keys."""
+    revoked = signatures.revocations(signing.revoked_file()).get(key)
+    if revoked is not None:
+        last = revoked.get("last_record")
+        if serving:
+            yield f"in use, and signed by the revoked key {key[:12]} ({revoked.get('reason')}): promote it again"
+        elif last is None or record.sequence > int(last[0]):
+            yield f"signed by key {key[:12]} after its revocation"
+    elif serving and key not in signatures.trusted(signing.trusted_folder()):
+        yield f"in use, and signed by the retired key {key[:12]}: the service would refuse it at its next start"
+
+
+def _local(record: PromotionRecord, expected: dict[str, str]) -> Iterator[Finding]:
+    """Compare the copy under ``var/bundles``, if there is one, file by file with the one in DVC (name -> md5)."""
+    directory = places.bundle(record.digest)
+    if not directory.exists() or bundles.files_sha256(directory) == record.bundle_sha256:
+        return
+    approved = f"record {record.sequence} approved"
+    present = {path.name for path in directory.iterdir()}
+    for name in sorted(present | expected.keys()):
+        path = directory / name
+        if name not in present:
+            yield Finding(str(path), f"missing in the bundle that {approved}")
+        elif name not in expected:
+            yield Finding(str(path), f"not part of the bundle that {approved}")
+        elif not dvc_objects.is_right(path, expected[name]):
+            yield Finding(str(path), f"changed: not the bytes that {approved}")
+    try:
+        signatures.signer(directory, signing.public_keys())
+    except LoadmasterError as error:
+        yield Finding(str(directory / SIGNATURE_FILE), error.found.replace(str(directory), "bundle"))

@@ -1,0 +1,52 @@
+"""Proves that every run a record names can still be walked back to: branch, commit, lock, report, data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+
+from pipeline.contracts.record import PromotionRecord
+from pipeline.registering import dvc_objects
+from pipeline.registering.chain import Chain
+from pipeline.registering.records import Finding
+from pipeline.registering.runs import branch_of
+
+LOCK = "dvc.lock"
+
+
+def findings(chain: Chain) -> Iterator[Finding]:
+    """List what is missing or changed behind any record."""
+    seen: set[str] = set()
+    for record in chain.records:
+        branch = branch_of(record.run_id)
+        head = chain.mirror.resolve(f"refs/remotes/origin/{branch}")
+        if chain.mirror.resolve(f"{record.git_commit}^{{commit}}") is None:
+            yield Finding(f"commit {record.git_commit[:12]}", f"missing: record {record.sequence} rests on it")
+            continue
+        if head is None:
+            yield Finding(f"branch {branch}", f"missing: record {record.sequence} rests on it")
+        elif not chain.mirror.succeeds("merge-base", "--is-ancestor", record.git_commit, head):
+            yield Finding(f"branch {branch}", f"no longer holds commit {record.git_commit[:12]}: history was rewritten")
+        yield from _content(chain, record, data=record.git_commit not in seen)
+        seen.add(record.git_commit)
+
+
+def _content(chain: Chain, record: PromotionRecord, *, data: bool) -> Iterator[Finding]:
+    report = f"data/gate/{record.problem}/report.json"
+    where = f"in commit {record.git_commit[:12]}"
+    files = chain.mirror.files(record.git_commit, LOCK, "params.yaml", report)
+    for name in (LOCK, "params.yaml", report):
+        if name not in files:
+            yield Finding(name, f"missing {where}, on which record {record.sequence} rests")
+    lock = files.get(LOCK)
+    if lock is not None and hashlib.sha256(lock).hexdigest() != record.dvc_lock_sha256:
+        yield Finding(LOCK, f"{where} is not the one that record {record.sequence} names")
+    if report in files and json.loads(files[report]) != record.gate:
+        yield Finding(report, f"{where} differs from the report in record {record.sequence}")
+    if lock is not None and data:
+        committed = chain.mirror.paths(record.git_commit)
+        for output in dvc_objects.outputs(lock, source=f"{LOCK} {where}"):
+            # Outputs with `cache: false` live in git; DVC holds only the others.
+            if not any(path == output.path or path.startswith(f"{output.path}/") for path in committed):
+                yield from dvc_objects.faults(output, needed_by=f"run {record.run_id}")
