@@ -11,7 +11,7 @@ import argparse
 import hashlib
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from datetime import date, timedelta
 from pathlib import Path
@@ -25,6 +25,7 @@ from pipeline.prices import format_prices, read_prices
 from pipeline.settings import PARAMS_FILE, load, var
 from pipeline.sources import Chunk, Source
 from pipeline.sources.landing import Landing, Manifest, write_atomic
+from pipeline.sources.prometheus import PrometheusConfig, PrometheusSource
 from pipeline.sources.sample import SampleConfig, SampleSource
 from sched_env.errors import ConfigError, run_cli
 
@@ -51,34 +52,36 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"fi
 class IngestConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The ``ingest`` section: which source, and the settings of each."""
 
-    source: Literal["sample"] = "sample"
+    source: Literal["sample", "prometheus"] = "sample"
     """Only the named source's own settings are used."""
-    prices: Path | None = None
+    prices: str | None = None
     """CSV of the user's with ``instance_type`` and ``usd_per_hour``; null: what the source itself knows."""
     sample: SampleConfig = msgspec.field(default_factory=SampleConfig)
+    prometheus: PrometheusConfig | None = None
 
 
 def ingest(config: IngestConfig, days: Range, out: Path = OUT) -> Manifest:
     """Land everything the settings ask for in ``out``; returns the manifest."""
-    source, settings = open_source(config, days)
-    prices = read_prices(config.prices) if config.prices else source.prices()
+    source = open_source(config, days)
+    prices = read_prices(Path(config.prices)) if config.prices else source.prices()
+    source.check()
     chunks = source.chunks()
-    digest = hashlib.sha256(msgspec.json.encode([settings, [chunk.key for chunk in chunks]], order="sorted"))
-    landing = Landing(var() / "scratch" / "ingest" / digest.hexdigest()[:16])
-    _land(landing, chunks, source.workers)
-    if prices is not None:
-        write_atomic(landing.folder() / PRICES_FILE, format_prices(prices))
-    return landing.publish(out, config.source, settings, [chunk.key for chunk in chunks])
+    identity = [config.source, source.settings(), [chunk.key for chunk in chunks]]
+    digest = hashlib.sha256(msgspec.json.encode(identity, order="sorted")).hexdigest()[:16]
+    with Landing(var() / "scratch" / "ingest" / digest) as landing:
+        _land(landing, chunks, source.workers)
+        if prices is not None:
+            write_atomic(landing.folder / PRICES_FILE, format_prices(prices))
+        return landing.publish(out, config.source, source.settings(), chunks)
 
 
-def open_source(config: IngestConfig, days: Range) -> tuple[Source, dict[str, object]]:
-    """Build the source; also the settings that decide what it yields, for the manifest and the scratch folder."""
-    wanted = days.days()
-    if not wanted:
-        first = days.first or config.sample.start
-        wanted = [first + timedelta(days=n) for n in range(config.sample.days)]
-    settings = {**msgspec.to_builtins(config.sample), "from": wanted[0].isoformat(), "to": wanted[-1].isoformat()}
-    return SampleSource(config.sample, wanted), settings
+def open_source(config: IngestConfig, days: Range) -> Source:
+    """Build the source that the settings name."""
+    own = getattr(config, config.source)
+    if own is None:
+        raise ConfigError(f"ingest.source is {config.source!r} but ingest.{config.source} is missing")
+    build: dict[str, Callable[..., Source]] = {"sample": SampleSource, "prometheus": PrometheusSource}
+    return build[config.source](own, days.days())
 
 
 def _land(landing: Landing, chunks: Sequence[Chunk], workers: int) -> None:
@@ -121,7 +124,7 @@ def main(argv: list[str] | None = None) -> int:
     days = Range(options.first or days.first, options.last or days.last)
     manifest = ingest(config, days, options.out)
     if options.truth is not None:
-        source, _ = open_source(config, days)
+        source = open_source(config, days)
         if not isinstance(source, SampleSource):
             raise ConfigError(
                 f"--truth with the source {config.source}", "the source sample, the only one that knows it"

@@ -6,10 +6,10 @@ stopped. A source holds at most a few chunks in memory; what it may not do is re
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -33,16 +33,23 @@ class Chunk:
     read: Callable[[Tally], Rows]
 
 
-class Source(Protocol):
+class Source(ABC):
     """What ``ingest`` needs of a source."""
 
-    workers: int
+    workers: int = 1
     """How many chunks may be read at once; more than one only where waiting dominates (the network)."""
 
-    def chunks(self) -> Sequence[Chunk]:
+    @abstractmethod
+    def settings(self) -> dict[str, object]:
+        """Everything that decides what the source yields: named in the manifest, hashed for the scratch folder."""
+
+    @abstractmethod
+    def chunks(self) -> list[Chunk]:
         """List the chunks, in time order, without reading them."""
-        ...
 
     def prices(self) -> dict[str, float] | None:
-        """Instance type → USD/hour where the source itself knows prices, else None."""
-        ...
+        """Instance type → USD/hour where the source itself knows prices."""
+        return None
+
+    def check(self) -> None:  # noqa: B027  most sources have nothing to ask beforehand
+        """Fail before the work starts where it can be known that it would fail later."""

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self
 
 import msgspec
 import numpy as np
@@ -70,10 +71,11 @@ class _Marker(msgspec.Struct):
 
 
 class Landing:
-    """A scratch folder that becomes the raw folder. One process at a time works in it."""
+    """A scratch folder that becomes the raw folder; a context manager, for one process at a time works in it."""
 
     def __init__(self, scratch: Path) -> None:
-        self._raw = scratch
+        self.folder = scratch
+        """Where files that belong beside the tables (the price list) are put before publishing."""
         self._markers = scratch / _MARKERS
         self._markers.mkdir(parents=True, exist_ok=True)
         self._lock = (scratch.parent / f"{scratch.name}.lock").open("w")
@@ -86,10 +88,16 @@ class Landing:
             ) from error
         self._sweep()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.close()
+
     def _sweep(self) -> None:
         """Remove what a killed run left half-done."""
         marked = {marker.stem for marker in self._markers.glob("*.json")}
-        for path in self._raw.rglob("*"):
+        for path in self.folder.rglob("*"):
             if path.is_file() and path.parent != self._markers:
                 chunk = path.name.removeprefix("part-").rpartition("-")[0]
                 if not path.name.startswith("part-") or chunk not in marked:
@@ -111,7 +119,7 @@ class Landing:
                 for entry in pc.value_counts(checked["metric"].combine_chunks()).to_pylist():
                     metrics[entry["values"]] += entry["counts"]
             for (date, cluster), part in _partitioned(checked):
-                path = self._raw / table / f"date={date}" / f"cluster={cluster}" / f"part-{name}-{batch:04d}.parquet"
+                path = self.folder / table / f"date={date}" / f"cluster={cluster}" / f"part-{name}-{batch:04d}.parquet"
                 _write(part, path)
                 times = pc.min_max(part["time"]).as_py()
                 entry = Partition(
@@ -122,17 +130,20 @@ class Landing:
         write_atomic(self._marker(chunk.key), msgspec.json.encode(marker))
         return sum(partition.rows for partition in marker.partitions)
 
-    def publish(self, out: Path, source: str, settings: dict[str, object], keys: list[str]) -> Manifest:
+    def publish(self, out: Path, source: str, settings: dict[str, object], chunks: list[Chunk]) -> Manifest:
         """Write the manifest and put the folder in the output's place; the last step of an ingest."""
         partitions: dict[tuple[str, str, str], Partition] = {}
         metrics: Counter[str] = Counter()
         skipped: Counter[str] = Counter()
-        for key in keys:
-            marker = msgspec.json.decode(self._marker(key).read_bytes(), type=_Marker)
+        for chunk in chunks:
+            marker = msgspec.json.decode(self._marker(chunk.key).read_bytes(), type=_Marker)
             metrics.update(marker.metrics)
             skipped.update(marker.skipped)
             for partition in marker.partitions:
                 _merge(partitions, partition)
+        if not partitions:
+            reasons = "; ".join(f"{reason}: {count}" for reason, count in skipped.items()) or "no reason given"
+            raise SourceError(f"{source} yielded no row ({reasons})", "data", "check the source and the range of days")
         landed = sorted(partitions.values(), key=lambda part: (part.table, part.date, part.cluster))
         manifest = Manifest(
             source=source,
@@ -146,15 +157,10 @@ class Landing:
             skipped=dict(sorted(skipped.items())),
         )
         document = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
-        write_atomic(self._raw / MANIFEST, document + b"\n")
-        _replace_folder(self._raw, out)
+        write_atomic(self.folder / MANIFEST, document + b"\n")
+        _replace_folder(self.folder, out)
         shutil.rmtree(out / _MARKERS)
-        self._lock.close()
         return manifest
-
-    def folder(self) -> Path:
-        """Where files that belong beside the tables (the price list) are put before publishing."""
-        return self._raw
 
     def _marker(self, key: str) -> Path:
         return self._markers / f"{_file_name(key)}.json"

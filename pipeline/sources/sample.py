@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pipeline.contracts.raw import EVENTS, REQUESTS
-from pipeline.sources import Chunk, Rows, Tally
+from pipeline.sources import Chunk, Rows, Source, Tally
 from pipeline.sources.columns import NONE, SampleColumns, coded, times
 from pipeline.sources.sample_cluster import (
     CARD_GIB,
@@ -68,14 +68,19 @@ class SampleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"ingest.sample.scrape_seconds is {self.scrape_seconds}", "1 to 300")
 
 
-class SampleSource:
+class SampleSource(Source):
     """Chunks of one day and cluster each."""
 
-    workers = 1
-
     def __init__(self, config: SampleConfig, days: Sequence[date]) -> None:
-        self._config, self._days = config, list(days)
+        self._config = config
+        self._days = list(days) or [config.start + timedelta(days=n) for n in range(config.days)]
         self._clusters = [_Scraped(config, index, self._days) for index in range(config.clusters)]
+
+    def settings(self) -> dict[str, object]:
+        """Name size, seed and days."""
+        named = msgspec.to_builtins(self._config)
+        del named["start"], named["days"]
+        return {**named, "from": self._days[0].isoformat(), "to": self._days[-1].isoformat()}
 
     def chunks(self) -> list[Chunk]:
         """List day after day, cluster after cluster."""

@@ -1,0 +1,245 @@
+"""Raw samples from live Prometheus servers, several clusters at once, in chunks that are fetched once.
+
+``query_range`` answers a value at each step. Every query takes the last sample within one step and none that is older,
+so a gap in the scrapes stays a gap in the data instead of being papered over with old values for five minutes. What
+is measured (not what is merely known, like a capacity) gets the time of its scrape back, by a second query that all
+metrics of an exporter share: counted at the end of its step, a rate would be off by up to a step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.contracts.raw import METRICS, SAMPLES
+from pipeline.errors import SourceError
+from pipeline.sources import Chunk, Rows, Source, Tally
+from pipeline.sources.columns import coded, times
+from pipeline.sources.metric_map import LABELS, Entry, load_map, parse_matchers
+from pipeline.sources.pod_events import MARGIN_S, pod_events
+from pipeline.sources.prometheus_http import Client, Patience, Series, Server
+from sched_env.errors import ConfigError
+
+F8 = NDArray[np.float64]
+
+MAX_POINTS = 11_000
+"""Prometheus refuses more points than this in one series of an answer."""
+BATCH_ROWS = 2_000_000
+"""Rows held before they are written."""
+
+
+class PrometheusConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which servers, which metrics, and how they are asked."""
+
+    clusters: list[Server] = []
+    groups: tuple[str, ...] = ("node_exporter", "kube_state_metrics", "cadvisor", "dcgm", "openfaas")
+    """Groups of the metric map; name only one of openfaas, knative and istio, or requests count twice."""
+    metrics: str | None = None
+    """A metric map of the user's; null: ``pipeline/metrics.yaml``."""
+    step_seconds: float = 15.0
+    """The scrape interval. A longer step thins the samples out; a shorter one asks for what is not there."""
+    chunk_seconds: int = 3600
+    """Length of one chunk: what a kill can cost, and what memory must hold. Divides a day."""
+    events: bool = True
+    """Also derive pod create and delete events from kube-state-metrics."""
+    workers: int = 4
+    """Chunks asked for at once, over all clusters."""
+    patience: Patience = msgspec.field(default_factory=Patience)
+
+    def __post_init__(self) -> None:
+        """Refuse what Prometheus would refuse, before the first query."""
+        if 86_400 % self.chunk_seconds or self.chunk_seconds < 60:
+            raise ConfigError(
+                f"ingest.prometheus.chunk_seconds is {self.chunk_seconds}", "a divisor of 86400, at least 60"
+            )
+        if not 1.0 <= self.step_seconds <= 300.0:
+            raise ConfigError(f"ingest.prometheus.step_seconds is {self.step_seconds}", "1 to 300")
+        if self.chunk_seconds / self.step_seconds >= MAX_POINTS:
+            raise ConfigError(
+                f"{self.chunk_seconds} s in steps of {self.step_seconds} s are more than {MAX_POINTS} points",
+                fix="lower ingest.prometheus.chunk_seconds",
+            )
+        names = [server.name for server in self.clusters]
+        if not names or len(set(names)) < len(names):
+            raise ConfigError(f"ingest.prometheus.clusters has the names {names}", "at least one, all different")
+        if not 1 <= self.workers <= 64:
+            raise ConfigError(f"ingest.prometheus.workers is {self.workers}", "1 to 64")
+
+
+class PrometheusSource(Source):
+    """Chunks of one cluster and span of time; all metrics of the span come together, in one file."""
+
+    def __init__(self, config: PrometheusConfig, days: Sequence[date]) -> None:
+        if not days:
+            raise ConfigError(
+                "the source prometheus has no range of days", fix="set data.from and data.to, or --from, --to"
+            )
+        self._config, self._days = config, list(days)
+        self.workers = config.workers
+        self._entries = load_map(Path(config.metrics) if config.metrics else None).entries(config.groups)
+        for server in config.clusters:
+            parse_matchers(server.matchers)
+        self._clients = {server.name: Client(server, config.patience) for server in config.clusters}
+
+    def settings(self) -> dict[str, object]:
+        """Name servers, queries and days; patience and workers may change between two attempts at the same data."""
+        config = self._config
+        return {
+            "clusters": {server.name: [server.url, server.matchers] for server in config.clusters},
+            "groups": list(config.groups),
+            "queries_sha256": hashlib.sha256(msgspec.json.encode(self._entries)).hexdigest(),
+            "step_seconds": config.step_seconds,
+            "chunk_seconds": config.chunk_seconds,
+            "events": config.events,
+            "from": self._days[0].isoformat(),
+            "to": self._days[-1].isoformat(),
+        }
+
+    def chunks(self) -> list[Chunk]:
+        """List spans in time order, all clusters of a span together."""
+        chunks = []
+        for day in self._days:
+            start = int(datetime.combine(day, datetime.min.time(), UTC).timestamp())
+            for offset in range(0, 86_400, self._config.chunk_seconds):
+                for server in self._config.clusters:
+                    at = datetime.fromtimestamp(start + offset, UTC).strftime("%Y-%m-%dT%H%M")
+                    chunks.append(Chunk(f"{server.name}-{at}", partial(self._read, server, start + offset)))
+            if self._config.events:
+                chunks += [
+                    Chunk(f"{server.name}-{day.isoformat()}-events", partial(self._events, server, start))
+                    for server in self._config.clusters
+                ]
+        return chunks
+
+    def check(self) -> None:
+        """Ask every server once before the work starts, and refuse days that are not over by its clock."""
+        end = datetime.combine(self._days[-1] + timedelta(days=1), datetime.min.time(), UTC)
+        end += timedelta(seconds=MARGIN_S if self._config.events else 0)
+        for name, client in self._clients.items():
+            now = client.now()
+            if now < end:
+                raise SourceError(
+                    f"{name}: day {self._days[-1]} is not over; the server's clock says {now:%Y-%m-%d %H:%M:%S} UTC",
+                    "whole days in the past",
+                    "set data.to (or --to) to an earlier day, or mend the server's clock",
+                )
+
+    def _read(self, server: Server, start_s: int, tally: Tally) -> Rows:
+        client, step = self._clients[server.name], self._config.step_seconds
+        # The grid is that of 1970 whatever the chunk. It reaches over the end, where the last scrapes are told; what
+        # was scraped outside [start, end) is the neighbour's.
+        end_s = start_s + self._config.chunk_seconds
+        first, last = np.ceil(start_s / step) * step, np.ceil(end_s / step) * step
+        # One millisecond short of a step: Prometheus before 3.0 counts both ends of the window.
+        window = f"{round(step * 1000) - 1}ms"
+        scraped: dict[tuple[str, ...], dict[tuple[str, ...], F8]] = {}
+        parts: list[pa.Table] = []
+        for group, entry in self._entries:
+            series, warnings = client.range(entry.promql(window, server.matchers), first, last, step)
+            for warning in warnings:
+                tally.skipped[f"server warned: {warning}"] += 1
+            if not series:
+                tally.skipped[f"chunks without {group}.{entry.metric}"] += 1
+                continue
+            if _measured(entry.metric):
+                shared = (group, *entry.used_labels())
+                if shared not in scraped:
+                    answer, _ = client.range(entry.time_promql(server.matchers), first, last, step)
+                    scraped[shared] = _scrape_times(entry, answer, first, last, step)
+                series = [_timed(one, entry, scraped[shared], first, step) for one in series]
+            parts.append(_table(server.name, entry, [_within(one, start_s, end_s) for one in series], tally))
+            if sum(part.num_rows for part in parts) > BATCH_ROWS:
+                yield "samples", pa.concat_tables(parts).unify_dictionaries()
+                parts = []
+        if parts:
+            yield "samples", pa.concat_tables(parts).unify_dictionaries()
+
+    def _events(self, server: Server, start_s: int, tally: Tally) -> Rows:
+        table = pod_events(self._clients[server.name], server, start_s, tally)
+        if table.num_rows:
+            yield "events", table
+
+
+def _measured(metric: str) -> bool:
+    """Tell what is measured at a moment from what is only known (sizes, names, states)."""
+    return METRICS[metric].kind == "counter" or "_used_" in metric
+
+
+def _entity(entry: Entry, labels: dict[str, str]) -> tuple[str, ...]:
+    return tuple(labels.get(name, "") for name in entry.used_labels() if name != "le")
+
+
+def _scrape_times(
+    entry: Entry, answer: list[Series], first: float, last: float, step: float
+) -> dict[tuple[str, ...], F8]:
+    """By entity: when the last scrape before each step of the grid was."""
+    found = {}
+    for one in answer:
+        times_s = np.full(round((last - first) / step) + 1, np.nan)
+        times_s[_position(one.time_s, first, step)] = one.value
+        found[_entity(entry, one.labels)] = times_s
+    return found
+
+
+def _position(time_s: F8, first: float, step: float) -> NDArray[np.int64]:
+    return np.rint((time_s - first) / step).astype(np.int64)
+
+
+def _timed(series: Series, entry: Entry, scraped: dict[tuple[str, ...], F8], first: float, step: float) -> Series:
+    """Move samples from the end of their step to when they were scraped, where that is known."""
+    known = scraped.get(_entity(entry, series.labels))
+    if known is None:
+        return series
+    scrape = known[_position(series.time_s, first, step)]
+    plausible = (scrape > series.time_s - step) & (scrape <= series.time_s)
+    return series._replace(time_s=np.where(plausible, scrape, series.time_s))
+
+
+def _within(series: Series, start_s: float, end_s: float) -> Series:
+    keep = (series.time_s >= start_s) & (series.time_s < end_s)
+    return series if keep.all() else Series(series.labels, series.time_s[keep], series.value[keep])
+
+
+def _table(cluster: str, entry: Entry, series: list[Series], tally: Tally) -> pa.Table:
+    """Put the series of one answer under one another."""
+    kept: list[Series] = []
+    labels: list[dict[str, str]] = []
+    bounds: list[float] = []
+    for one in series:
+        filled = entry.canonical(one.labels)
+        if filled is None:
+            tally.skipped[f"series of {entry.metric} without what they measure"] += 1
+            continue
+        kept.append(one)
+        labels.append(filled)
+        bounds.append(float(one.labels["le"]) * entry.le_scale if "le" in one.labels else np.nan)
+    lengths = np.array([len(one.time_s) for one in kept], dtype=np.int64)
+    which = np.repeat(np.arange(len(kept), dtype=np.int32), lengths)
+
+    def column(name: str) -> pa.DictionaryArray:
+        found = sorted({filled[name] for filled in labels if name in filled})
+        code = {text: number for number, text in enumerate(found)}
+        codes = np.array([code.get(filled.get(name, ""), -1) for filled in labels], dtype=np.int32)
+        return coded(codes[which] if len(codes) else which, found)
+
+    time_s: NDArray[np.float64] = np.concatenate([one.time_s for one in kept]) if kept else np.empty(0)
+    value: NDArray[np.float64] = np.concatenate([one.value for one in kept]) if kept else np.empty(0)
+    le = np.array(bounds)[which] if kept else np.empty(0)
+    zeros = np.zeros(len(which), dtype=np.int32)
+    columns = [
+        times(np.round(time_s * 1e3).astype(np.int64) * 1_000),
+        coded(zeros, [cluster]),
+        coded(zeros, [entry.metric]),
+        *(column(name) for name in LABELS),
+        pa.array(le, mask=np.isnan(le)),
+        pa.array(value * entry.scale),
+    ]
+    return pa.table(columns, names=SAMPLES.names)

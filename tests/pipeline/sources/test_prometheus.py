@@ -1,0 +1,119 @@
+from datetime import UTC, date, datetime
+
+import duckdb
+import numpy as np
+import pytest
+
+from pipeline.ingest import IngestConfig, Range, ingest
+from pipeline.sources.prometheus import PrometheusConfig
+from pipeline.sources.prometheus_http import Server
+
+pytestmark = pytest.mark.prometheus
+
+DAY = date(2026, 1, 5)
+START = int(datetime(2026, 1, 5, tzinfo=UTC).timestamp())
+
+
+@pytest.fixture(scope="module")
+def day(exporter_day):
+    return exporter_day(nodes=4, pods_per_node=5, start_s=START, hours=24, scrape_s=60)
+
+
+@pytest.fixture(scope="module")
+def prometheus(day, serve_prometheus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("prometheus")
+    day.write(folder / "day.om")
+    with serve_prometheus(folder, folder / "day.om") as address:
+        yield address
+
+
+def settings(address, **more):
+    server = Server(name="prod", url=address)
+    return IngestConfig(source="prometheus", prometheus=PrometheusConfig(clusters=[server], step_seconds=60, **more))
+
+
+@pytest.fixture(scope="module")
+def raw(prometheus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("raw")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOADMASTER_VAR", str(folder / "var"))
+        manifest = ingest(settings(prometheus, chunk_seconds=21_600), Range(DAY, DAY), folder / "raw")
+    return folder / "raw", manifest
+
+
+def rows(raw, sql, table="samples"):
+    relation = f"read_parquet('{raw[0]}/{table}/*/*/*.parquet')"
+    return duckdb.sql("set timezone='UTC'; " + sql.replace("RAW", relation)).fetchall()
+
+
+def test_every_scrape_of_a_counter_arrives_once(day, raw):
+    [(count, distinct)] = rows(
+        raw, "select count(*), count(distinct (time, pod)) from RAW where metric = 'pod_cpu_seconds'"
+    )
+    lost = {day.born: lambda t: t >= day.change_s, day.gone: lambda t: t < day.change_s}
+    expected = sum(
+        int(lost.get(p, lambda t: t > 0)(day.scrapes(day.pod_node[p] % 60)).sum()) for p in range(len(day.pods))
+    )
+    assert count == distinct == expected
+
+
+def test_counters_keep_the_time_of_their_scrape(day, raw):
+    found = rows(raw, "select node, epoch(time)::bigint, value from RAW where metric = 'node_cpu_seconds'")
+    assert len(found) == sum(len(day.scrapes(n % 60)) for n in range(day.nodes))
+    for n, name in enumerate(day.names):
+        times, values = np.array(sorted((t, v) for node, t, v in found if node == name)).T
+        np.testing.assert_array_equal(times, day.scrapes(n % 60))
+        np.testing.assert_allclose(values, day.counter(day.node_cpu[n], times.astype(int)), rtol=1e-9)
+
+
+def test_memory_is_total_less_available(day, raw):
+    found = dict(
+        rows(
+            raw,
+            f"select node, value from RAW where metric = 'node_mem_used_bytes' and epoch(time) < {START + 60}",
+        )
+    )
+    assert found == {name: 16 * 2**30 - day.node_mem_free[n, 0] for n, name in enumerate(day.names)}
+
+
+def test_all_tables_have_what_their_windows_need(day, raw):
+    _, manifest = raw
+    needed = {
+        "node_cpu_seconds", "node_cpu_capacity_cores", "node_mem_capacity_bytes", "node_info", "node_ready",
+        "pod_cpu_seconds", "pod_mem_used_bytes", "pod_cpu_request_cores", "pod_mem_request_bytes", "pod_info",
+        "function_requests", "function_response_seconds_sum", "function_response_seconds_bucket",
+        "card_gpu_used_ratio", "card_mem_used_bytes", "card_mem_capacity_bytes", "card_info", "node_gpu_used_cards",
+    }  # fmt: skip
+    assert needed <= set(manifest.metrics)
+    assert "chunks without node_exporter.node_net_bytes" in manifest.skipped
+
+
+def test_pods_know_their_node_and_function(day, raw):
+    found = {pod: (node, function) for pod, node, function in rows(
+        raw, "select distinct pod, node, function from RAW where metric = 'pod_info'")}  # fmt: skip
+    for p, pod in enumerate(day.pods):
+        assert found[f"fn/{pod}"] == (day.names[day.pod_node[p]], pod.split("-")[0])
+
+
+def test_units_are_base_units(raw):
+    [(ratio, used, capacity)] = rows(
+        raw,
+        """select max(value) filter (metric = 'card_gpu_used_ratio'),
+           max(value) filter (metric = 'card_mem_used_bytes'),
+           max(value) filter (metric = 'card_mem_capacity_bytes') from RAW""",
+    )
+    assert (ratio, used, capacity) == (0.4, 1000 * 2**20, 24000 * 2**20)
+
+
+def test_created_and_deleted_pods_are_events(day, raw):
+    found = rows(raw, "select entity, action, epoch(time), cpu_cores, mem_bytes, node, function from RAW", "events")
+    assert {(entity, action) for entity, action, *_ in found} == {
+        (f"fn/{day.pods[day.born]}", "create"),
+        (f"fn/{day.pods[day.gone]}", "delete"),
+    }
+    when = {action: time for _, action, time, *_ in found}
+    assert when["create"] == day.change_s - 2
+    assert day.change_s - 60 <= when["delete"] <= day.change_s + 120
+    assert {row[3:] for row in found} == {
+        (0.5, 2**30, day.names[day.pod_node[p]], day.pods[p].split("-")[0]) for p in (day.born, day.gone)
+    }
