@@ -54,4 +54,4 @@ benchmarks: setup ## measure; results go to docs/results
 	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
 
 clean: ## remove all state of local runs (var/ and data/): keys, registry and policies too
-	rm -rf var data champions
+	rm -rf var data

@@ -59,7 +59,6 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The parameters of the stages that made the policy, as in params.yaml."""
     metrics: dict[str, float]
     lineage: Lineage
-    created_at: str
     gate: Verdict | None = None
     schema: Literal[1] = 1
 

@@ -1,0 +1,166 @@
+"""Evaluate the exported bundle on the held-out windows: ``python -m pipeline.evaluate --problem functions``.
+
+Runs the ONNX file, because that is what ships, beside the champion and the heuristics, all on the same start points
+of the test windows and of variations of them (load up and down). One row for each (policy, trace) goes to the gate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from sched_env.rollout import run_episodes
+from tqdm import tqdm
+
+from pipeline.contracts.evaluation import EPISODES, Integrity
+from pipeline.export import BUNDLES, SIZES, Parity, draw
+from pipeline.files import replaced_folder, write_atomic
+from pipeline.policies.datasets import Workload, workload
+from pipeline.settings import load
+from pipeline.train import METRICS
+from pipeline.workspace import CHAMPIONS
+from sched_env import bundle, heuristics, policy_graph
+from sched_env.contracts.bundle import MANIFEST_FILE
+from sched_env.contracts.feature_spec import PROBLEMS, Problem
+from sched_env.errors import BundleError, run_cli
+
+EVALUATION = Path("data/evaluation")
+LATENCY_CANDIDATES, LATENCY_CALLS = 100, 2000
+
+Policy = str | Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+
+
+class EvaluateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section ``evaluate.<problem>``."""
+
+    traces: int
+    """Start points in each scenario, spread over the test windows; the gate wants at least 200."""
+    block_seconds: float
+    """Start points within one such stretch of time are not independent: the gate resamples whole blocks."""
+    loads: dict[str, float]
+    """Scenario -> density of arrivals; 1 is as recorded."""
+    heuristics: list[str]
+    """What the policy must beat; the best of them, whichever that turns out to be."""
+
+
+def _bundle_files(folder: Path) -> dict[str, bytes]:
+    """Read a bundle; the README that keeps an empty champion's folder in git is not part of it."""
+    return {name: (folder / name).read_bytes() for name in bundle.MAX_FILE_BYTES if (folder / name).exists()}
+
+
+class GraphPolicy:
+    """A bundle's graph as a rollout policy; checked and loaded from the bytes that were checked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bundle = bundle.check(_bundle_files(folder))
+        self.session = policy_graph.open_session(self.bundle.policy)
+
+    def __call__(self, candidates: np.ndarray, request: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """Score a batch of observations."""
+        return policy_graph.scores(self.session, candidates, request, mask)
+
+
+def episodes(data: Workload, policies: dict[str, tuple[str, Policy]], config: EvaluateConfig) -> pa.Table:
+    """Run every policy on every start point of every scenario."""
+    rows: list[dict[str, Any]] = []
+    runs = [(scenario, load, name) for scenario, load in config.loads.items() for name in policies]
+    for scenario, load_factor, name in tqdm(runs, unit="run", desc="evaluate", disable=None):
+        kind, policy = policies[name]
+        at = data.scaled(load_factor)
+        starts = at.starts(config.traces)
+        results = run_episodes(at.scenario, policy, starts, trace=at.trace, **at.overrides)
+        for start, result in zip(starts.tolist(), results, strict=True):
+            # Blocks are counted in recorded time: the same start row is the same block at every load.
+            block = int(data.trace[0].arrival_s[start] // config.block_seconds)
+            rows.append(
+                {
+                    **{column: result.get(column) for column in EPISODES.names},
+                    "policy": name,
+                    "kind": kind,
+                    "scenario": scenario,
+                    "trace": str(start),
+                    "block": block,
+                    "oom": int(result.get("oom", 0)),
+                }
+            )
+    return pa.Table.from_pylist(rows, schema=EPISODES)
+
+
+def decision_p99_us(policy: GraphPolicy) -> float:
+    """99th percentile of scoring one request against a hundred candidates, in microseconds."""
+    spec = policy.bundle.manifest.feature_spec
+    candidates, request, mask = draw(spec, rows=1, size=LATENCY_CANDIDATES, seed=3)
+    spent = np.empty(LATENCY_CALLS)
+    for call in range(LATENCY_CALLS):
+        began = time.perf_counter()
+        policy(candidates, request, mask)
+        spent[call] = time.perf_counter() - began
+    return float(np.quantile(spent, 0.99) * 1e6)
+
+
+def integrity(problem: Problem, policy: GraphPolicy, champion: GraphPolicy | None) -> Integrity:
+    """Collect stage 0 of the gate: what export measured, and what the shipped file does here."""
+    exported = json.loads((METRICS / f"export-{problem}.json").read_text())
+    parity = msgspec.convert({key: exported[key] for key in Parity.__struct_fields__}, Parity)
+    errors: list[str] = []
+    golden_error = float("inf")
+    try:
+        golden_error = bundle.replay_golden(policy.session, policy.bundle.golden)
+    except BundleError as error:
+        errors.append(str(error))
+    return Integrity(
+        parity_max_abs_error=parity.max_abs_error,
+        parity_argmax_equal=parity.argmax_equal,
+        permutation_invariant=parity.permutation_invariant,
+        mask_violations=parity.mask_violations,
+        golden_max_abs_error=golden_error,
+        decision_p99_us=decision_p99_us(policy),
+        bundle_errors=errors,
+        sizes=list(SIZES),
+        digest=policy.bundle.manifest.digest,
+        champion_digest=champion.bundle.manifest.digest if champion else None,
+    )
+
+
+def summary(table: pa.Table) -> dict[str, dict[str, float]]:
+    """Mean return, SLA violation rate and cost of each policy, over all scenarios."""
+    columns = ("return", "sla_violation_rate", "cost_usd", "response_ratio")
+    means = table.group_by("policy").aggregate([(column, "mean") for column in columns]).to_pylist()
+    return {row["policy"]: {column: row[f"{column}_mean"] for column in columns} for row in means}
+
+
+def main() -> int:
+    """Evaluate the exported bundle of a problem."""
+    parser = argparse.ArgumentParser(prog="python -m pipeline.evaluate", description=__doc__.splitlines()[0])
+    parser.add_argument("--problem", choices=PROBLEMS, required=True)
+    problem: Problem = parser.parse_args().problem
+    config = load(f"evaluate.{problem}", EvaluateConfig)
+    challenger = GraphPolicy(BUNDLES / problem)
+    live = CHAMPIONS / problem
+    champion = GraphPolicy(live) if (live / MANIFEST_FILE).exists() else None
+    policies: dict[str, tuple[str, Policy]] = {"challenger": ("challenger", challenger)}
+    if champion is not None:
+        policies["champion"] = ("champion", champion)
+    policies |= {name: ("heuristic", heuristics.check(problem, name)) for name in config.heuristics}
+    table = episodes(workload(problem, "test"), policies, config)
+    with replaced_folder(EVALUATION / problem) as folder:
+        pq.write_table(table, folder / "episodes.parquet")
+        (folder / "integrity.json").write_bytes(msgspec.json.encode(integrity(problem, challenger, champion)))
+    means = summary(table)
+    write_atomic(METRICS / f"evaluate-{problem}.json", json.dumps(means, indent=2, sort_keys=True).encode() + b"\n")
+    for name, row in sorted(means.items(), key=lambda item: -item[1]["return"]):
+        sys.stdout.write(f"{name:<22}" + "".join(f"  {key} {value:9.4f}" for key, value in row.items()) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    run_cli(main)

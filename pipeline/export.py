@@ -1,0 +1,202 @@
+"""Export the best training of a problem as a policy bundle: ``python -m pipeline.export --problem functions``.
+
+Chooses among the seeds by what they did on the validation windows, writes the ONNX graph (any batch, any number of
+candidates, mask and normalisation inside), golden vectors and manifest, and checks that torch and onnxruntime agree.
+The bundle depends on its inputs alone, so equal inputs give equal bytes; who made it, when and with what verdict is
+added by ``promote``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+import yaml
+
+from pipeline.errors import DataError
+from pipeline.files import replaced_folder, write_atomic
+from pipeline.policies.datasets import workload
+from pipeline.policies.scorer import Scorer, TorchPolicy
+from pipeline.settings import PARAMS_FILE
+from pipeline.train import METRICS, POLICIES, read
+from sched_env import bundle, features, policy_graph
+from sched_env.contracts.bundle import (
+    CANDIDATES_INPUT,
+    GOLDEN_FILE,
+    MANIFEST_FILE,
+    MASK_INPUT,
+    POLICY_FILE,
+    REQUEST_INPUT,
+    SCORES_OUTPUT,
+    Lineage,
+    Manifest,
+    content_digest,
+)
+from sched_env.contracts.feature_spec import PROBLEMS, FeatureSpec, Problem
+from sched_env.errors import run_cli
+
+BUNDLES = Path("data/bundles")
+OPSET = 18
+SIZES = (1, 2, 3, 5, 20, 100, 1000)
+"""Candidate counts that are compared; exporters like to freeze the small ones."""
+GOLDEN_SIZES = (1, 2, 3, 20, 100)
+GOLDEN_ROWS = 4
+
+
+class Parity(msgspec.Struct, frozen=True):
+    """How far the exported graph is from the network it was made of."""
+
+    max_abs_error: float
+    argmax_equal: bool
+    permutation_invariant: bool
+    mask_violations: int
+
+
+def to_onnx(scorer: Scorer, spec: FeatureSpec) -> bytes:
+    """Export the network; batch and candidate axes stay free."""
+    batch, nodes = torch.export.Dim("batch", min=1, max=4096), torch.export.Dim("candidates", min=1, max=20_000)
+    # Sizes 0 and 1 would be frozen into the graph: the example has more.
+    example = tuple(torch.from_numpy(array) for array in draw(spec, rows=2, size=3, seed=0))
+    buffer = io.BytesIO()
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter warns about its own internals
+        program = torch.onnx.export(
+            scorer.eval(),
+            example,
+            dynamo=True,
+            opset_version=OPSET,
+            external_data=False,
+            input_names=[CANDIDATES_INPUT, REQUEST_INPUT, MASK_INPUT],
+            output_names=[SCORES_OUTPUT],
+            dynamic_shapes=({0: batch, 1: nodes}, {0: batch}, {0: batch, 1: nodes}),
+            verbose=False,
+        )
+    model = program.model_proto  # type: ignore[union-attr]  # None only for the legacy exporter
+    _strip(model)
+    buffer.write(model.SerializeToString(deterministic=True))
+    return buffer.getvalue()
+
+
+def _strip(model: Any) -> None:
+    """Remove what the exporter notes about this machine: source lines and paths in node metadata."""
+    model.ClearField("metadata_props")
+    model.graph.ClearField("metadata_props")
+    for node in (*model.graph.node, *model.graph.input, *model.graph.output, *model.graph.value_info):
+        node.ClearField("metadata_props")
+        node.ClearField("doc_string")
+    for tensor in model.graph.initializer:
+        tensor.ClearField("doc_string")
+
+
+def draw(spec: FeatureSpec, *, rows: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draw plausible observations: features of the order of their scales, seven candidates in ten feasible."""
+    rng = np.random.default_rng([seed, size])
+    scale = np.array([feature.scale for feature in spec.candidate])
+    asked = np.array([feature.scale for feature in spec.request])
+    mask = rng.random((rows, size)) < 0.7
+    mask[:, 0] = True
+    return (
+        (rng.random((rows, size, len(scale))) * 1.5 * scale).astype(np.float32),
+        (rng.random((rows, len(asked))) * 1.5 * asked).astype(np.float32),
+        mask,
+    )
+
+
+def compare(scorer: Scorer, session: Any, spec: FeatureSpec) -> Parity:
+    """Hold the graph against the network at every size, and against itself with the candidates shuffled."""
+    network = TorchPolicy(scorer)
+    worst, equal, invariant, violations = 0.0, True, True, 0
+    for size in SIZES:
+        candidates, request, mask = draw(spec, rows=16, size=size, seed=1)
+        expected = network(candidates, request, mask)
+        found = policy_graph.scores(session, candidates, request, mask)
+        worst = max(worst, float(np.abs(found - expected)[mask].max()))
+        equal &= bool((found.argmax(axis=1) == expected.argmax(axis=1)).all())
+        violations += int((~np.take_along_axis(mask, found.argmax(axis=1)[:, None], axis=1)).sum())
+        order = np.random.default_rng(size).permutation(size)
+        shuffled = policy_graph.scores(session, candidates[:, order], request, mask[:, order])
+        invariant &= bool((order[shuffled.argmax(axis=1)] == found.argmax(axis=1)).all())
+    return Parity(worst, equal, invariant, violations)
+
+
+def golden(session: Any, spec: FeatureSpec) -> bytes:
+    """Record inputs and the graph's scores at several sizes; the service replays them before it swaps."""
+    arrays: dict[str, np.ndarray] = {"sizes": np.array(GOLDEN_SIZES)}
+    for size in GOLDEN_SIZES:
+        observation = draw(spec, rows=GOLDEN_ROWS, size=size, seed=2)
+        for name, array in zip(("candidates", "request", "mask"), observation, strict=True):
+            arrays[f"{name}_{size}"] = array
+        arrays[f"scores_{size}"] = policy_graph.scores(session, *observation)
+    buffer = io.BytesIO()
+    np.savez(
+        buffer, allow_pickle=False, **arrays
+    )  # uncompressed, and zip entries of np.savez carry no time: equal bytes
+    return buffer.getvalue()
+
+
+def export(problem: Problem) -> Manifest:
+    """Write ``data/bundles/<problem>`` from the best of ``data/policies/<problem>/*``."""
+    trainings = sorted(path for path in (POLICIES / problem).iterdir() if path.is_dir() and path.name[0] != ".")
+    if not trainings:
+        raise DataError(f"{POLICIES / problem} holds no training", "at least one", "run the train stages first")
+    best = max(trainings, key=lambda folder: read(folder)[0].validation["return"])
+    description, weights = read(best)
+    spec = features.spec(problem)
+    scorer = Scorer(spec, description.hidden)
+    scorer.load_state_dict(weights)
+    policy = to_onnx(scorer, spec)
+    session = policy_graph.open_session(policy)
+    parity = compare(scorer, session, spec)
+    if not (parity.argmax_equal and parity.mask_violations == 0):
+        raise DataError(f"the exported graph of {best} does not decide like the network: {parity}")
+    files = {POLICY_FILE: policy, GOLDEN_FILE: golden(session, spec)}
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    train, test = workload(problem, "train"), workload(problem, "test")
+    manifest = Manifest(
+        problem=problem,
+        feature_spec=spec,
+        files=hashes,
+        digest=content_digest(problem, spec, hashes),
+        algorithm=description.algorithm,
+        opset=OPSET,
+        params={"seed": description.seed, **_params(problem)},
+        metrics={f"validation_{name}": value for name, value in description.validation.items()},
+        lineage=Lineage(git_commit="", dvc_lock_sha256="", run_id="", windows_start=train.start, windows_end=test.end),
+    )
+    with replaced_folder(BUNDLES / problem) as folder:
+        for name, data in files.items():
+            (folder / name).write_bytes(data)
+        (folder / MANIFEST_FILE).write_bytes(
+            msgspec.json.format(msgspec.json.encode(manifest, order="sorted"), indent=2)
+        )
+    bundle.check(bundle.read(BUNDLES / problem))
+    measured = {"digest": manifest.digest, "seed": description.seed, **msgspec.structs.asdict(parity)}
+    write_atomic(METRICS / f"export-{problem}.json", json.dumps(measured, indent=2).encode() + b"\n")
+    return manifest
+
+
+def _params(problem: str) -> dict[str, object]:
+    document = yaml.safe_load(PARAMS_FILE.read_text())
+    return {"workload": document["workload"][problem], "train": document["train"][problem]}
+
+
+def main() -> int:
+    """Export the best training of a problem."""
+    parser = argparse.ArgumentParser(prog="python -m pipeline.export", description=__doc__.splitlines()[0])
+    parser.add_argument("--problem", choices=PROBLEMS, required=True)
+    export(parser.parse_args().problem)
+    return 0
+
+
+if __name__ == "__main__":
+    run_cli(main)

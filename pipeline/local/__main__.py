@@ -1,0 +1,175 @@
+"""One nightly run on this machine, watched: ``make run`` calls this.
+
+Starts the placement service and Airflow, triggers ``nightly_retrain`` on the data source of ``params.yaml``, shows the
+stages as they end, asks for the approval (or gives it, with ``--approve``) and shows the live policy answering.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from typing import Any
+
+import requests
+
+from pipeline.local import servers
+from pipeline.local.airflow_api import ENDED, TASK_ENDED, AirflowApi
+from pipeline.local.answer import show_live_policy
+from pipeline.settings import var
+from pipeline.workspace import repository
+from sched_env.errors import LoadmasterError, run_cli
+
+DAG = "nightly_retrain"
+APPROVER = "approver"
+SETTLE_SECONDS = 10.0
+"""Airflow 3.3 marks an approval failed when it is answered before the scheduler has booked the task's first half
+(an executor event that arrives late); a person never is that quick, a program waits this long."""
+
+MARKS = {"success": "✔", "failed": "✘", "upstream_failed": "✘", "skipped": "–"}
+
+
+def say(text: str = "") -> None:
+    """Print a line at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+class Progress:
+    """Prints each task as it ends, and what runs now on a line of its own where there is a terminal."""
+
+    def __init__(self) -> None:
+        self._shown: set[tuple[str, int]] = set()
+        self._live = sys.stdout.isatty()
+
+    def show(self, tasks: list[dict[str, Any]]) -> None:
+        """Show what changed since the last call."""
+        ended = [task for task in tasks if task["state"] in TASK_ENDED and _key(task) not in self._shown]
+        for task in sorted(ended, key=lambda task: task["end_date"] or ""):
+            self._shown.add(_key(task))
+            self._clear()
+            say(f"  {MARKS.get(task['state'], '·')} {_name(task):<42} {_seconds(task):>7}  {task['state']}")
+        running = [_name(task) for task in tasks if task["state"] == "running"]
+        if self._live and running:
+            sys.stdout.write(f"\r\033[K  … {', '.join(running)}")
+            sys.stdout.flush()
+
+    def _clear(self) -> None:
+        if self._live:
+            sys.stdout.write("\r\033[K")
+
+
+def _key(task: dict[str, Any]) -> tuple[str, int]:
+    return task["task_id"], task["map_index"]
+
+
+def _name(task: dict[str, Any]) -> str:
+    return str(task.get("rendered_map_index") or task["task_id"])
+
+
+def _seconds(task: dict[str, Any]) -> str:
+    return f"{task['duration']:.0f} s" if task.get("duration") else ""
+
+
+def follow(api: AirflowApi, run: str, *, approve: bool, announce: str) -> str:
+    """Watch a run until it ends; at the approval tell a person where to answer, or answer.
+
+    Args:
+        api: Airflow, as the user who would approve.
+        run: The run id.
+        approve: Answer Approve as that user.
+        announce: What to tell a person when the approval waits.
+    """
+    progress, waiting_since, answered = Progress(), {}, set()
+    while True:
+        tasks = api.tasks(DAG, run)
+        progress.show(tasks)
+        for task in tasks:
+            if task["state"] not in ("awaiting_input", "deferred"):
+                continue
+            key = _key(task)
+            if key not in waiting_since:
+                waiting_since[key] = time.monotonic()
+                say(f"  ? {task['task_id']:<42} waits for a person" + ("" if approve else f"\n\n{announce}\n"))
+            if approve and key not in answered and time.monotonic() - waiting_since[key] > SETTLE_SECONDS:
+                answered.add(key)
+                api.answer(DAG, run, *key, "Approve", "make run APPROVE=yes")
+                say(f"  ! {task['task_id']:<42} answered Approve as {APPROVER!r}")
+        state = api.run_state(DAG, run)
+        if state in ENDED:
+            progress.show(api.tasks(DAG, run))
+            return state
+        time.sleep(1)
+
+
+def explain(api: AirflowApi, run: str) -> None:
+    """Say why a run did not put a policy live: the gate's verdict, or the end of a failed task's log."""
+    for task in api.tasks(DAG, run):
+        if task["task_id"].endswith("report") and task["state"] == "success":
+            say(f"  gate: {api.xcom(DAG, run, task['task_id'], task['map_index'], 'verdict')}")
+        if task["state"] == "failed":
+            tail = api.log(DAG, run, task["task_id"], task["map_index"], task["try_number"]).splitlines()[-25:]
+            say(f"\n  {_name(task)} failed; the end of its log:\n    " + "\n    ".join(tail))
+
+
+def uncommitted(settings: servers.LocalSettings) -> int:
+    """Count files that differ from the commit a run would be cloned from."""
+    command = ["git", "-C", str(settings.repository), "status", "--porcelain"]
+    return len(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines())
+
+
+def main() -> int:
+    """Run the nightly loop on this machine."""
+    parser = argparse.ArgumentParser(prog="make run", description=__doc__)
+    parser.add_argument("--approve", action="store_true", help="answer the approval as a named user, then stop")
+    arguments = parser.parse_args()
+    servers.stop_on_terminate()
+    settings = servers.LocalSettings.from_environment(repository(), var())
+    servers.require_free(settings.service_port, "LOADMASTER_SERVICE_PORT")
+    servers.require_free(settings.airflow_port, "LOADMASTER_AIRFLOW_PORT")
+    if changed := uncommitted(settings):
+        say(f"note: {changed} files differ from the last commit; a run works on the commit")
+    password = servers.credentials(settings)[APPROVER]
+    login = f"  address   {settings.airflow_url}\n  user      {APPROVER}\n  password  {password}"
+    with ExitStack() as stack:
+        began = time.monotonic()
+        stack.enter_context(servers.placement_service(settings))
+        say(f"placement service  {settings.service_url}  ready after {time.monotonic() - began:.0f} s")
+        began = time.monotonic()
+        say("Airflow            starting (half a minute)")
+        stack.enter_context(servers.airflow(settings))
+        say(f"Airflow            {settings.airflow_url}  ready after {time.monotonic() - began:.0f} s")
+        api = AirflowApi(settings.airflow_url, APPROVER, password)
+        api.wait_for_dag(DAG)
+        run = api.start(DAG)
+        say(f"{DAG}    {run}")
+        announce = (
+            "The gate has passed. Read the table and decide:\n"
+            f"  page      {settings.airflow_url}/dags/{DAG}/runs/{run}/tasks/approve/required_actions\n{login}"
+        )
+        state = follow(api, run, approve=arguments.approve, announce=announce)
+        say(f"run ended: {state} after {time.monotonic() - began:.0f} s")
+        promoted = any(t["task_id"].endswith("verify") and t["state"] == "success" for t in api.tasks(DAG, run))
+        if promoted:
+            show_live_policy(settings, say)
+        else:
+            explain(api, run)
+        if arguments.approve:
+            return 0 if promoted else 1
+        say(f"\nBoth servers stay up until Ctrl-C.\n{login}")
+        signal.pause()
+    return 0
+
+
+def _main() -> int:
+    try:
+        return main()
+    except requests.RequestException as error:
+        raise LoadmasterError(f"lost touch with a local server: {error}", fix="see var/log") from error
+
+
+if __name__ == "__main__":
+    run_cli(_main)

@@ -1,0 +1,220 @@
+"""Starts the placement service and Airflow as child processes and takes them down again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+import requests
+
+from sched_env.errors import ConfigError, LoadmasterError
+
+HOST = "127.0.0.1"
+STOP_SECONDS = 8.0
+"""How long a server may take to end by itself; Airflow's children need a few seconds, a waiting task ignores TERM."""
+
+
+class LocalSettings(msgspec.Struct, frozen=True):
+    """Where the local servers listen and keep their state; every field can be set by environment."""
+
+    repository: Path
+    var: Path
+    service_port: int = 8100
+    airflow_port: int = 8080
+
+    @classmethod
+    def from_environment(cls, repository: Path, var: Path) -> LocalSettings:
+        """Read ``LOADMASTER_SERVICE_PORT`` and ``LOADMASTER_AIRFLOW_PORT``."""
+        ports = {}
+        for name, variable in (
+            ("service_port", "LOADMASTER_SERVICE_PORT"),
+            ("airflow_port", "LOADMASTER_AIRFLOW_PORT"),
+        ):
+            text = os.environ.get(variable)
+            if text is None:
+                continue
+            if not text.isdigit() or not 0 < int(text) < 65536:
+                raise ConfigError(f"{variable} is {text!r}", "a port from 1 to 65535")
+            ports[name] = int(text)
+        return cls(repository=repository, var=var, **ports)
+
+    @property
+    def service_url(self) -> str:
+        """Base address of the placement service."""
+        return f"http://{HOST}:{self.service_port}"
+
+    @property
+    def airflow_url(self) -> str:
+        """Base address of Airflow's UI and API."""
+        return f"http://{HOST}:{self.airflow_port}"
+
+
+def require_free(port: int, variable: str) -> None:
+    """Raise when somebody listens on the port already; a clear word now beats a server that dies later."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise ConfigError(
+                f"port {port} on {HOST} is taken", "a free port", f"stop what listens there, or set {variable}=<port>"
+            ) from error
+
+
+def credentials(settings: LocalSettings) -> dict[str, str]:
+    """Users of the local Airflow and their passwords, made on first use: ``admin`` and ``approver``."""
+    path = settings.var / "airflow" / "passwords.json"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".tmp")
+        unfinished.touch(mode=0o600)
+        unfinished.write_text(json.dumps({user: secrets.token_urlsafe(9) for user in ("admin", "approver")}))
+        unfinished.rename(path)
+    passwords: dict[str, str] = json.loads(path.read_text())
+    return passwords
+
+
+def airflow_environment(settings: LocalSettings) -> dict[str, str]:
+    """Settings of a small Airflow: SQLite, LocalExecutor, four workers, loopback only, our DAGs only."""
+    home = settings.var / "airflow"
+    port = settings.airflow_port
+    secret = home / "jwt-secret"
+    if not secret.exists():
+        home.mkdir(parents=True, exist_ok=True)
+        secret.touch(mode=0o600)
+        secret.write_text(secrets.token_urlsafe(32))
+    credentials(settings)
+    return {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(settings.repository / "dags"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "AIRFLOW__CORE__PARALLELISM": "4",  # the default 32 forks 32 workers and takes gigabytes
+        # All three follow the port, or every task fails to reach the execution API.
+        "AIRFLOW__API__HOST": HOST,
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__BASE_URL": settings.airflow_url,
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{settings.airflow_url}/execution/",
+        "AIRFLOW__API__WORKERS": "1",
+        "AIRFLOW__API_AUTH__JWT_SECRET": secret.read_text(),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,approver:op",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
+        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        # `airflow standalone` starts its parts by the bare name, and tasks call git.
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "LOADMASTER_REPO": str(settings.repository),
+        "LOADMASTER_VAR": str(settings.var),
+        "LOADMASTER_SERVICE_URL": settings.service_url,
+        # Training uses one thread a process: results do not depend on the number of cores.
+        "OMP_NUM_THREADS": "1",
+        "NO_PROXY": f"{HOST},localhost",
+    }
+
+
+@contextlib.contextmanager
+def running(
+    name: str, command: list[str], *, env: dict[str, str], log: Path, ready: Callable[[], bool], timeout_s: float
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server in its own process group until the block ends; entering waits until it is ready.
+
+    Args:
+        name: What people call it, for messages.
+        command: Program and arguments.
+        env: Added to our own environment.
+        log: File for its output.
+        ready: Asked until it says True.
+        timeout_s: How long to wait for that.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command, env={**os.environ, **env}, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        _wait_ready(name, process, log=log, ready=ready, timeout_s=timeout_s)
+        yield process
+    finally:
+        _stop(process)
+
+
+def _wait_ready(
+    name: str, process: subprocess.Popen[bytes], *, log: Path, ready: Callable[[], bool], timeout_s: float
+) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not ready():
+        if process.poll() is not None:
+            raise LoadmasterError(f"{name} ended with exit code {process.returncode} while starting", fix=f"see {log}")
+        if time.monotonic() > deadline:
+            raise LoadmasterError(f"{name} was not ready after {timeout_s:.0f} s", fix=f"see {log}")
+        time.sleep(0.3)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    for signal_number, patience in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, STOP_SECONDS)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal_number)
+        try:
+            process.wait(timeout=patience)
+        except subprocess.TimeoutExpired:
+            continue
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # children that outlived their parent
+
+
+def stop_on_terminate() -> None:
+    """Let SIGTERM end the program like Ctrl-C, so that the servers are taken down too."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+
+
+def _healthy(url: str, check: Callable[[requests.Response], bool]) -> bool:
+    try:
+        return check(requests.get(url, timeout=2))
+    except requests.RequestException:
+        return False
+
+
+def placement_service(settings: LocalSettings) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
+    """Run the placement service."""
+    require_free(settings.service_port, "LOADMASTER_SERVICE_PORT")
+    return running(
+        "the placement service",
+        [sys.executable, "-m", "placement", "--host", HOST, "--port", str(settings.service_port)],
+        env={"LOADMASTER_VAR": str(settings.var)},
+        log=settings.var / "log" / "placement.log",
+        ready=lambda: _healthy(f"{settings.service_url}/healthz", lambda answer: answer.ok),
+        timeout_s=60,
+    )
+
+
+def airflow(settings: LocalSettings) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
+    """Run Airflow: API server, scheduler, DAG processor and triggerer."""
+    require_free(settings.airflow_port, "LOADMASTER_AIRFLOW_PORT")
+
+    def components_healthy(answer: requests.Response) -> bool:
+        parts = answer.json() if answer.ok else {}
+        return all(parts.get(part, {}).get("status") == "healthy" for part in ("scheduler", "dag_processor"))
+
+    return running(
+        "Airflow",
+        [sys.executable, "-m", "airflow", "standalone"],
+        env=airflow_environment(settings),
+        log=settings.var / "log" / "airflow.log",
+        ready=lambda: _healthy(f"{settings.airflow_url}/api/v2/monitor/health", components_healthy),
+        timeout_s=300,
+    )

@@ -1,0 +1,174 @@
+"""Stable-Baselines3 on our environments: a ``VecEnv`` over the vector environment, and the scorer as policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from sb3_contrib.common.maskable.distributions import MaskableDistribution
+from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
+from stable_baselines3.common.type_aliases import Schedule
+from stable_baselines3.common.vec_env import VecEnv
+from torch import Tensor
+
+from pipeline.policies.scorer import Scorer
+from sched_env.contracts.feature_spec import FeatureSpec
+from sched_env.vector import PlacementVectorEnv
+
+Observation = dict[str, np.ndarray]
+
+
+class Sb3VecEnv(VecEnv):
+    """Hands a :class:`PlacementVectorEnv` to Stable-Baselines3.
+
+    Args:
+        env: Must have been made with ``copy=True``: SB3 keeps the last observation while the next step runs.
+        reward_scale: Rewards are multiplied by it, so that values are of order one.
+        missing_rate: Share of decisions in which a droppable feature is replaced by its default, as it happens live.
+    """
+
+    def __init__(self, env: PlacementVectorEnv, *, reward_scale: float = 1.0, missing_rate: float = 0.0) -> None:
+        if not env.copy:
+            raise ValueError("the environment reuses its buffers; SB3 needs make_vec(..., copy=True)")
+        super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
+        self.env, self._reward_scale, self._missing_rate = env, reward_scale, missing_rate
+        self._mask = np.zeros((env.num_envs, env.width), np.bool_)
+        self._actions = np.zeros(env.num_envs, np.int64)
+        self._seed = env.seed
+        self._droppable = [
+            (name, column, feature.default)
+            for name, features in (("candidates", env.feature_spec.candidate), ("request", env.feature_spec.request))
+            for column, feature in enumerate(features)
+            if feature.droppable
+        ]
+        self._drops = np.random.default_rng(env.seed)
+
+    def reseed(self, seed: int) -> None:
+        """Make the next reset start the sequence of episodes named by this seed."""
+        self._seed, self._drops = seed, np.random.default_rng(seed)
+
+    def reset(self) -> Observation:
+        """Begin new episodes."""
+        observation, _ = self.env.reset(seed=self._seed)
+        return self._seen(observation)
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """Keep the actions for :meth:`step_wait`."""
+        self._actions = actions
+
+    def step_wait(self) -> tuple[Observation, np.ndarray, np.ndarray, list[dict[str, Any]]]:
+        """Step all environments."""
+        observation, reward, terminated, truncated, infos = self.env.step(self._actions)
+        done = terminated | truncated
+        rows: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        for index in np.flatnonzero(done):
+            episode = infos["episode"]
+            rows[index] = {
+                "terminal_observation": {name: array[index] for name, array in infos["final_obs"].items()},
+                "TimeLimit.truncated": bool(truncated[index] and not terminated[index]),
+                "episode": {"r": float(episode["return"][index]), "l": int(episode["steps"][index]), "t": 0.0},
+            }
+        return self._seen(observation), (reward * self._reward_scale).astype(np.float32), done, rows
+
+    def _seen(self, observation: Observation) -> Observation:
+        """Remember the mask, and hide features as often as they are missing live."""
+        self._mask = observation["mask"]
+        if self._missing_rate:
+            missing = self._drops.random((self.num_envs, len(self._droppable))) < self._missing_rate
+            for (name, column, default), hidden in zip(self._droppable, missing.T, strict=True):
+                observation[name][hidden, ..., column] = default
+        return observation
+
+    def env_method(self, method_name: str, *_args: Any, indices: Any = None, **_kwargs: Any) -> list[Any]:
+        """Answer ``action_masks``, the one method that MaskablePPO calls."""
+        if method_name != "action_masks":
+            raise AttributeError(method_name)
+        return list(self._mask if indices is None else self._mask[indices])
+
+    def has_attr(self, attr_name: str) -> bool:
+        """Say that masks are to be had."""
+        return attr_name == "action_masks"
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        """Return an attribute of the vector environment, once for each environment asked for."""
+        return [getattr(self.env, attr_name)] * len(list(self._get_indices(indices)))
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:  # noqa: ARG002
+        """Refuse: the environments share their arrays."""
+        raise AttributeError(f"{attr_name} of single environments cannot be set: they share their arrays")
+
+    def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:  # noqa: ARG002
+        """Say that nothing is wrapped."""
+        return [False] * len(list(self._get_indices(indices)))
+
+    def seed(self, seed: int | None = None) -> Sequence[int | None]:
+        """Seed the next reset, as SB3 asks for."""
+        if seed is not None:
+            self.reseed(seed)
+        return [seed] * self.num_envs
+
+    def get_images(self) -> Sequence[np.ndarray | None]:
+        """Return no images: the vector environment does not render."""
+        return [None] * self.num_envs
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class ScorerPolicy(MaskableActorCriticPolicy):
+    """The scorer behind MaskablePPO's policy interface: logits are the scores, the value comes from the pooled set."""
+
+    scorer: Scorer
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        lr_schedule: Schedule,
+        *,
+        spec: FeatureSpec,
+        hidden: int,
+        **_kwargs: Any,
+    ) -> None:
+        self._spec, self._hidden = spec, hidden
+        super().__init__(observation_space, action_space, lr_schedule)
+
+    def _build(self, lr_schedule: Schedule) -> None:
+        self.scorer = Scorer(self._spec, self._hidden)
+        self.optimizer = torch.optim.Adam(self.scorer.parameters(), lr=lr_schedule(1), eps=1e-5)
+
+    def _evaluate(self, obs: dict[str, Tensor]) -> tuple[MaskableDistribution, Tensor]:
+        # The mask is part of the observation and already in the scores: masking once more would change nothing.
+        scores, value = self.scorer.act_and_value(obs["candidates"], obs["request"], obs["mask"].bool())
+        return self.action_dist.proba_distribution(action_logits=scores), value
+
+    def forward(  # type: ignore[override]
+        self, obs: dict[str, Tensor], deterministic: bool = False, action_masks: np.ndarray | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return actions, values and log probabilities."""
+        del action_masks
+        distribution, value = self._evaluate(obs)
+        actions = distribution.get_actions(deterministic=deterministic)
+        return actions, value, distribution.log_prob(actions)
+
+    def evaluate_actions(  # type: ignore[override]
+        self, obs: dict[str, Tensor], actions: Tensor, action_masks: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return values, log probabilities and entropy of given actions."""
+        del action_masks
+        distribution, value = self._evaluate(obs)
+        return value, distribution.log_prob(actions), distribution.entropy()
+
+    def get_distribution(  # type: ignore[override]
+        self, obs: dict[str, Tensor], action_masks: np.ndarray | None = None
+    ) -> MaskableDistribution:
+        """Return the distribution over candidates."""
+        del action_masks
+        return self._evaluate(obs)[0]
+
+    def predict_values(self, obs: dict[str, Tensor]) -> Tensor:  # type: ignore[override]
+        """Return the state's value."""
+        return self._evaluate(obs)[1]

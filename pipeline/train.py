@@ -1,0 +1,147 @@
+"""Train one policy: ``python -m pipeline.train --problem functions --algorithm maskable_ppo --seed 0``.
+
+Learns on the train windows, keeps the weights that did best on the validation windows, and never sees the test
+windows. A training that was killed goes on at its last segment, with the same result to the bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from sched_env.rollout import run_episodes
+from tqdm import tqdm
+
+from pipeline.files import replaced_folder, write_atomic
+from pipeline.policies.datasets import Workload, workload
+from pipeline.policies.ppo import PpoConfig, Trained, train
+from pipeline.policies.scorer import Scorer, TorchPolicy
+from pipeline.settings import load, var
+from sched_env.contracts.feature_spec import PROBLEMS
+from sched_env.errors import run_cli
+from sched_env.vector import PlacementVectorEnv, make_vec
+
+ALGORITHMS = {"maskable_ppo": PpoConfig}
+POLICIES = Path("data/policies")
+METRICS = Path("data/metrics")
+WEIGHTS_FILE, DESCRIPTION_FILE, CURVE_FILE = "policy.pt", "policy.json", "curve.csv"
+VALIDATED = ("return", "sla_violation_rate", "cost_usd")
+
+
+class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Section ``train.<problem>``."""
+
+    validation_traces: int
+    """Start points of the validation windows that choose among checkpoints, and among seeds at export."""
+    maskable_ppo: PpoConfig
+
+
+class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``policy.json``: what is needed to load the weights and to choose among trainings."""
+
+    problem: str
+    algorithm: str
+    seed: int
+    hidden: int
+    validation: dict[str, float]
+
+
+def validator(problem_workload: Workload, traces: int) -> Any:
+    """Return the function that scores a network on the validation windows, greedily, as it will be used."""
+    starts = problem_workload.starts(traces)
+
+    def validate(scorer: Scorer) -> dict[str, float]:
+        episodes = run_episodes(
+            problem_workload.scenario,
+            TorchPolicy(scorer),
+            starts,
+            trace=problem_workload.trace,
+            **problem_workload.overrides,
+        )
+        return {name: sum(float(episode[name]) for episode in episodes) / len(episodes) for name in VALIDATED}
+
+    return validate
+
+
+def scratch_folder(problem: str, algorithm: str, seed: int, config: TrainConfig, data: Workload) -> Path:
+    """Name the place of the checkpoint by everything the training depends on; another input, another folder."""
+    digest = hashlib.sha256(repr((config, data.scenario, data.overrides, data.start, data.end)).encode())
+    for table in data.trace:
+        for name, column in sorted(vars(table).items()):
+            digest.update(name.encode())
+            digest.update(column.tobytes() if isinstance(column, np.ndarray) else repr(column).encode())
+    digest.update(Path(sys.modules[train.__module__].__file__ or "").read_bytes())
+    return var() / "scratch" / "train" / f"{problem}-{algorithm}-{seed}-{digest.hexdigest()[:16]}"
+
+
+def write(folder: Path, trained: Trained, description: Description) -> None:
+    """Write weights, description and curve, all or nothing."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=sorted({key for row in trained.curve for key in row}))
+    writer.writeheader()
+    writer.writerows(trained.curve)
+    weights = io.BytesIO()
+    torch.save(trained.scorer.state_dict(), weights)
+    with replaced_folder(folder) as unfinished:
+        (unfinished / WEIGHTS_FILE).write_bytes(weights.getvalue())
+        (unfinished / DESCRIPTION_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(description), indent=2))
+        (unfinished / CURVE_FILE).write_text(text.getvalue())
+
+
+def read(folder: Path) -> tuple[Description, dict[str, torch.Tensor]]:
+    """Read a training's description and weights; never a pickle."""
+    description = msgspec.json.decode((folder / DESCRIPTION_FILE).read_bytes(), type=Description)
+    return description, torch.load(folder / WEIGHTS_FILE, weights_only=True)
+
+
+def main() -> int:
+    """Train one policy."""
+    parser = argparse.ArgumentParser(prog="python -m pipeline.train", description=__doc__.splitlines()[0])
+    parser.add_argument("--problem", choices=PROBLEMS, required=True)
+    parser.add_argument("--algorithm", choices=tuple(ALGORITHMS), required=True)
+    parser.add_argument("--seed", type=int, required=True, help="names the training; equal seeds give equal weights")
+    arguments = parser.parse_args()
+    problem, algorithm, seed = arguments.problem, arguments.algorithm, arguments.seed
+    config = load(f"train.{problem}", TrainConfig)
+    data, held_out = workload(problem, "train"), workload(problem, "validation")
+
+    def make_env(count: int) -> PlacementVectorEnv:
+        return make_vec(data.scenario, count, seed, data.trace, copy=True, **data.overrides)
+
+    ppo: PpoConfig = getattr(config, algorithm)
+    with tqdm(total=ppo.segments, unit="segment", desc=f"train {problem} {seed}", disable=None) as bar:
+
+        def report(segment: int, row: dict[str, float]) -> None:
+            bar.update(segment - bar.n)
+            bar.set_postfix({name: f"{row[name]:.3f}" for name in VALIDATED})
+            if bar.disable:
+                sys.stdout.write(f"segment {segment}/{ppo.segments} " + json.dumps(row) + "\n")
+                sys.stdout.flush()
+
+        trained = train(
+            make_env,
+            ppo,
+            seed=seed,
+            scratch=scratch_folder(problem, algorithm, seed, config, data),
+            validate=validator(held_out, config.validation_traces),
+            report=report,
+        )
+    best = max(trained.curve, key=lambda row: row["return"])
+    validation = {name: best[name] for name in VALIDATED}
+    name = f"{algorithm}-{seed}"
+    write(POLICIES / problem / name, trained, Description(problem, algorithm, seed, ppo.hidden, validation))
+    write_atomic(METRICS / f"train-{problem}-{name}.json", json.dumps(validation, indent=2).encode() + b"\n")
+    return 0
+
+
+if __name__ == "__main__":
+    run_cli(main)
