@@ -101,39 +101,43 @@ MIN_RANGE = 1e-6
 @inline
 def push(state: State, b: int, time: float, slot: int) -> None:
     """Add a departure to the heap."""
-    heap = state.leaving[b]
     child = state.cursor[b, LEAVING]
     state.cursor[b, LEAVING] = child + 1
     while child > 0:
         parent = (child - 1) >> 2
-        if heap[parent, TIME] <= time:
+        if state.leaving[b, parent, TIME] <= time:
             break
-        heap[child, TIME], heap[child, SLOT] = heap[parent, TIME], heap[parent, SLOT]
+        state.leaving[b, child, TIME], state.leaving[b, child, SLOT] = (
+            state.leaving[b, parent, TIME],
+            state.leaving[b, parent, SLOT],
+        )
         child = parent
-    heap[child, TIME], heap[child, SLOT] = time, slot
+    state.leaving[b, child, TIME], state.leaving[b, child, SLOT] = time, slot
 
 
 @inline
 def pop(state: State, b: int) -> int:
     """Take the earliest departure off the heap and return its slot."""
-    heap = state.leaving[b]
-    first = int(heap[0, SLOT])
+    first = int(state.leaving[b, 0, SLOT])
     size = state.cursor[b, LEAVING] - 1
     state.cursor[b, LEAVING] = size
-    time, slot = heap[size, TIME], heap[size, SLOT]
+    time, slot = state.leaving[b, size, TIME], state.leaving[b, size, SLOT]
     parent = 0
     while True:
         child = 4 * parent + 1
         if child >= size:
             break
         for other in range(child + 1, min(child + 4, size)):
-            if heap[other, TIME] < heap[child, TIME]:
+            if state.leaving[b, other, TIME] < state.leaving[b, child, TIME]:
                 child = other
-        if heap[child, TIME] >= time:
+        if state.leaving[b, child, TIME] >= time:
             break
-        heap[parent, TIME], heap[parent, SLOT] = heap[child, TIME], heap[child, SLOT]
+        state.leaving[b, parent, TIME], state.leaving[b, parent, SLOT] = (
+            state.leaving[b, child, TIME],
+            state.leaving[b, child, SLOT],
+        )
         parent = child
-    heap[parent, TIME], heap[parent, SLOT] = time, slot
+    state.leaving[b, parent, TIME], state.leaving[b, parent, SLOT] = time, slot
     return first
 
 
@@ -152,31 +156,38 @@ def settle(cluster: Cluster, rules: Rules, state: State, b: int, n: int, now: fl
     Where no instance can be late the node's sums are enough, and its calls are entered at their mean; where some may
     be, instance by instance.
     """
-    book, node, fixed = state.books[b, n], state.nodes[b, n], cluster.nodes[n]
-    seconds = now - book[SETTLED]
-    book[SETTLED] = now
-    if seconds <= 0.0 or book[HEAD] < 0.0:
+    seconds = now - state.books[b, n, SETTLED]
+    state.books[b, n, SETTLED] = now
+    if seconds <= 0.0 or state.books[b, n, HEAD] < 0.0:
         return
     cpu_factor, net_factor, disk_factor = factors(
-        node[CPU] * fixed[CPU_INVERSE],
-        fixed[CPU] - node[CPU],
-        node[MEM] * fixed[MEM_INVERSE],
-        node[NET] * fixed[NET_INVERSE],
-        node[DISK] * fixed[DISK_INVERSE],
+        state.nodes[b, n, CPU] * cluster.nodes[n, CPU_INVERSE],
+        cluster.nodes[n, CPU] - state.nodes[b, n, CPU],
+        state.nodes[b, n, MEM] * cluster.nodes[n, MEM_INVERSE],
+        state.nodes[b, n, NET] * cluster.nodes[n, NET_INVERSE],
+        state.nodes[b, n, DISK] * cluster.nodes[n, DISK_INVERSE],
     )
     if max(cpu_factor, net_factor, disk_factor) * CERTAIN <= rules.slo_floor:
-        rate = book[RATE]
+        rate = state.books[b, n, RATE]
         if rate > 0.0:
-            slowed = book[CPU_RATE] * cpu_factor + book[NET_RATE] * net_factor + book[DISK_RATE] * disk_factor
+            slowed = (
+                state.books[b, n, CPU_RATE] * cpu_factor
+                + state.books[b, n, NET_RATE] * net_factor
+                + state.books[b, n, DISK_RATE] * disk_factor
+            )
             account(state, b, rate * seconds, slowed / rate)
         return
-    slot = int(book[HEAD])
+    slot = int(state.books[b, n, HEAD])
     while slot >= 0:
-        task = cluster.tasks[state.links[b, slot, TASK]]
-        ratio = task[CPU_SHARE] * cpu_factor + task[NET_SHARE] * net_factor + task[DISK_SHARE] * disk_factor
+        row = state.links[b, slot, TASK]
+        ratio = (
+            cluster.tasks[row, CPU_SHARE] * cpu_factor
+            + cluster.tasks[row, NET_SHARE] * net_factor
+            + cluster.tasks[row, DISK_SHARE] * disk_factor
+        )
         calls = state.rates[b, slot] * seconds
         account(state, b, calls, ratio)
-        if ratio > task[SLO_RATIO]:
+        if ratio > cluster.tasks[row, SLO_RATIO]:
             state.totals[b, LATE] += calls
         slot = state.links[b, slot, NEXT]
 
@@ -187,35 +198,36 @@ def leave(cluster: Cluster, rules: Rules, state: State, b: int) -> None:
     now = state.leaving[b, 0, TIME]
     slot = pop(state, b)
     n = state.links[b, slot, NODE]
-    node, book, task = state.nodes[b, n], state.books[b, n], cluster.tasks[state.links[b, slot, TASK]]
+    row = state.links[b, slot, TASK]
     settle(cluster, rules, state, b, n, now)
     before, after = state.links[b, slot, PREVIOUS], state.links[b, slot, NEXT]
     if before >= 0:
         state.links[b, before, NEXT] = after
     else:
-        book[HEAD] = after
+        state.books[b, n, HEAD] = after
     if after >= 0:
         state.links[b, after, PREVIOUS] = before
     state.links[b, slot, NEXT] = state.cursor[b, FREE]
     state.cursor[b, FREE] = slot
-    node[INSTANCES] -= 1.0
-    if node[INSTANCES] > 0.0:
+    state.nodes[b, n, INSTANCES] -= 1.0
+    if state.nodes[b, n, INSTANCES] > 0.0:
         for resource in range(4):
-            node[resource] -= task[resource]
+            state.nodes[b, n, resource] -= cluster.tasks[row, resource]
         rate = state.rates[b, slot]
-        book[RATE] -= rate
-        book[CPU_RATE] -= rate * task[CPU_SHARE]
-        book[NET_RATE] -= rate * task[NET_SHARE]
-        book[DISK_RATE] -= rate * task[DISK_SHARE]
+        state.books[b, n, RATE] -= rate
+        state.books[b, n, CPU_RATE] -= rate * cluster.tasks[row, CPU_SHARE]
+        state.books[b, n, NET_RATE] -= rate * cluster.tasks[row, NET_SHARE]
+        state.books[b, n, DISK_RATE] -= rate * cluster.tasks[row, DISK_SHARE]
     else:  # an empty node is exactly empty: rounding must not pile up over a long episode
         for resource in range(4):
-            node[resource] = 0.0
-        book[RATE] = book[CPU_RATE] = book[NET_RATE] = book[DISK_RATE] = 0.0
-    f = int(task[FUNCTION])
-    state.functions[b, f, RUNNING_REQUESTS] -= task[REQUESTS]
-    warm = state.warm[b, f, n]
-    warm[IDLE] = (warm[IDLE] if warm[IDLE_UNTIL] > now else 0.0) + 1.0
-    warm[IDLE_UNTIL] = now + rules.keep_alive_s
+            state.nodes[b, n, resource] = 0.0
+        state.books[b, n, RATE] = state.books[b, n, CPU_RATE] = state.books[b, n, NET_RATE] = state.books[
+            b, n, DISK_RATE
+        ] = 0.0
+    f = int(cluster.tasks[row, FUNCTION])
+    state.functions[b, f, RUNNING_REQUESTS] -= cluster.tasks[row, REQUESTS]
+    state.warm[b, f, n, IDLE] = (state.warm[b, f, n, IDLE] if state.warm[b, f, n, IDLE_UNTIL] > now else 0.0) + 1.0
+    state.warm[b, f, n, IDLE_UNTIL] = now + rules.keep_alive_s
 
 
 @inline
@@ -229,59 +241,65 @@ def normalised(value: float, low: float, high: float) -> float:
 @inline
 def outcome(cluster: Cluster, rules: Rules, state: State, b: int, n: int) -> tuple[float, float, float, bool]:
     """Return R1, the contended ratio, R2 and whether an idle container waits, if the instance were put on node n."""
-    task, fixed, node = cluster.tasks[state.cursor[b, ROW]], cluster.nodes[n], state.nodes[b, n]
-    now = task[ARRIVAL]
+    row = state.cursor[b, ROW]
+    now = cluster.tasks[row, ARRIVAL]
     cpu_after, mem_after, net_after, disk_after = utilization_after(
-        fixed[CPU_INVERSE],
-        fixed[MEM_INVERSE],
-        fixed[NET_INVERSE],
-        fixed[DISK_INVERSE],
-        node[CPU],
-        node[MEM],
-        node[NET],
-        node[DISK],
-        task[CPU],
-        task[MEM],
-        task[NET],
-        task[DISK],
+        cluster.nodes[n, CPU_INVERSE],
+        cluster.nodes[n, MEM_INVERSE],
+        cluster.nodes[n, NET_INVERSE],
+        cluster.nodes[n, DISK_INVERSE],
+        state.nodes[b, n, CPU],
+        state.nodes[b, n, MEM],
+        state.nodes[b, n, NET],
+        state.nodes[b, n, DISK],
+        cluster.tasks[row, CPU],
+        cluster.tasks[row, MEM],
+        cluster.tasks[row, NET],
+        cluster.tasks[row, DISK],
     )
-    cpu_free = fixed[CPU] - (node[CPU] + task[CPU])
+    cpu_free = cluster.nodes[n, CPU] - (state.nodes[b, n, CPU] + cluster.tasks[row, CPU])
     cpu_factor, net_factor, disk_factor = factors(cpu_after, cpu_free, mem_after, net_after, disk_after)
-    contended = task[CPU_SHARE] * cpu_factor + task[NET_SHARE] * net_factor + task[DISK_SHARE] * disk_factor
-    container = state.warm[b, int(task[FUNCTION]), n]
-    warm = container[IDLE_UNTIL] > now and container[IDLE] > 0.0
+    contended = (
+        cluster.tasks[row, CPU_SHARE] * cpu_factor
+        + cluster.tasks[row, NET_SHARE] * net_factor
+        + cluster.tasks[row, DISK_SHARE] * disk_factor
+    )
+    f = int(cluster.tasks[row, FUNCTION])
+    warm = state.warm[b, f, n, IDLE_UNTIL] > now and state.warm[b, f, n, IDLE] > 0.0
     if rules.tutorial_r1:
         r1 = TUTORIAL_BASE_S + TUTORIAL_SLOPE_S * (0.5 * (cpu_after + mem_after))
     else:
-        r1 = contended + (0.0 if warm else task[COLD])
-    left = max(node[BILLED_UNTIL] - now, 0.0)
+        r1 = contended + (0.0 if warm else cluster.tasks[row, COLD])
+    left = max(state.nodes[b, n, BILLED_UNTIL] - now, 0.0)
     if rules.r2 == LIFETIME:
-        span = task[DURATION] + rules.cooldown_s
-        r2 = cost_change(fixed[PRICE], left, span, 1.0 / span)
+        span = cluster.tasks[row, DURATION] + rules.cooldown_s
+        r2 = cost_change(cluster.nodes[n, PRICE], left, span, 1.0 / span)
     elif rules.r2 == INSTANT:
-        r2 = fixed[PRICE] if left <= 0.0 else 0.0
+        r2 = cluster.nodes[n, PRICE] if left <= 0.0 else 0.0
     else:
-        r2 = fixed[PRICE]
+        r2 = cluster.nodes[n, PRICE]
     return r1, contended, r2, warm
 
 
 @inline
-def late_calls(rules: Rules, task: Any, contended: float) -> float:
+def late_calls(cluster: Cluster, rules: Rules, row: int, contended: float) -> float:
     """Return how many of the calls that wait for a cold container are answered after the SLO."""
-    slack = (task[SLO_RATIO] - contended) * task[RESPONSE]
+    slack = (cluster.tasks[row, SLO_RATIO] - contended) * cluster.tasks[row, RESPONSE]
     if rules.cold_start_s <= slack:
         return 0.0
-    seconds = min(rules.cold_start_s - slack, rules.cold_start_s, task[DURATION])
-    return 1.0 + (task[REQUESTS] - 1.0) / task[DURATION] * seconds
+    seconds = min(rules.cold_start_s - slack, rules.cold_start_s, cluster.tasks[row, DURATION])
+    return 1.0 + (cluster.tasks[row, REQUESTS] - 1.0) / cluster.tasks[row, DURATION] * seconds
 
 
 @inline
-def judge(rules: Rules, task: Any, r1: float, r2: float, contended: float, warm: bool) -> tuple[float, float]:
+def judge(
+    cluster: Cluster, rules: Rules, row: int, r1: float, r2: float, contended: float, warm: bool
+) -> tuple[float, float]:
     """Return (share of the instance's calls that would miss the SLO, reward) of a placement."""
-    late = 0.0 if warm else late_calls(rules, task, contended)
-    if contended > task[SLO_RATIO]:
-        late = task[REQUESTS]
-    share = late / task[REQUESTS]
+    late = 0.0 if warm else late_calls(cluster, rules, row, contended)
+    if contended > cluster.tasks[row, SLO_RATIO]:
+        late = cluster.tasks[row, REQUESTS]
+    share = late / cluster.tasks[row, REQUESTS]
     if rules.reward == LATENCY_COST:
         first = normalised(r1, rules.r1_low, rules.r1_high)
     elif rules.reward == SLO_COST:
@@ -295,42 +313,50 @@ def judge(rules: Rules, task: Any, r1: float, r2: float, contended: float, warm:
 def place(cluster: Cluster, rules: Rules, state: State, b: int, n: int) -> float:
     """Put the present instance on a feasible node and return the reward."""
     row = state.cursor[b, ROW]
-    task, node, book = cluster.tasks[row], state.nodes[b, n], state.books[b, n]
-    now, duration, requests, f = task[ARRIVAL], task[DURATION], task[REQUESTS], int(task[FUNCTION])
+    now, duration, requests, f = (
+        cluster.tasks[row, ARRIVAL],
+        cluster.tasks[row, DURATION],
+        cluster.tasks[row, REQUESTS],
+        int(cluster.tasks[row, FUNCTION]),
+    )
     settle(cluster, rules, state, b, n, now)
     r1, contended, r2, warm = outcome(cluster, rules, state, b, n)
-    share, reward = judge(rules, task, r1, r2, contended, warm)
+    share, reward = judge(cluster, rules, row, r1, r2, contended, warm)
 
     slot = state.cursor[b, FREE]
-    link = state.links[b, slot]
-    state.cursor[b, FREE] = link[NEXT]
-    head = int(book[HEAD])
-    link[NEXT], link[PREVIOUS], link[TASK], link[NODE] = head, -1, row, n
+    state.cursor[b, FREE] = state.links[b, slot, NEXT]
+    head = int(state.books[b, n, HEAD])
+    (
+        state.links[b, slot, NEXT],
+        state.links[b, slot, PREVIOUS],
+        state.links[b, slot, TASK],
+        state.links[b, slot, NODE],
+    ) = head, -1, row, n
     if head >= 0:
         state.links[b, head, PREVIOUS] = slot
-    book[HEAD] = slot
+    state.books[b, n, HEAD] = slot
     waiting = 0.0
     if warm:
         state.warm[b, f, n, IDLE] -= 1.0
     else:
         waiting = cold_calls(rules.cold_start_s, duration, requests)
-        account(state, b, waiting, contended + task[COLD] * requests / waiting)
-        state.totals[b, LATE] += min(late_calls(rules, task, contended), waiting)
+        account(state, b, waiting, contended + cluster.tasks[row, COLD] * requests / waiting)
+        state.totals[b, LATE] += min(late_calls(cluster, rules, row, contended), waiting)
         state.totals[b, COLD_STARTS] += 1.0
     rate = (requests - waiting) / duration
     state.rates[b, slot] = rate
-    book[RATE] += rate
-    book[CPU_RATE] += rate * task[CPU_SHARE]
-    book[NET_RATE] += rate * task[NET_SHARE]
-    book[DISK_RATE] += rate * task[DISK_SHARE]
+    state.books[b, n, RATE] += rate
+    state.books[b, n, CPU_RATE] += rate * cluster.tasks[row, CPU_SHARE]
+    state.books[b, n, NET_RATE] += rate * cluster.tasks[row, NET_SHARE]
+    state.books[b, n, DISK_RATE] += rate * cluster.tasks[row, DISK_SHARE]
     for resource in range(4):
-        node[resource] += task[resource]
-    node[INSTANCES] += 1.0
+        state.nodes[b, n, resource] += cluster.tasks[row, resource]
+    state.nodes[b, n, INSTANCES] += 1.0
     until = now + duration + rules.cooldown_s
-    billed = max(node[BILLED_UNTIL], now)
+    billed = max(state.nodes[b, n, BILLED_UNTIL], now)
     if until > billed:
         state.totals[b, COST] += cluster.nodes[n, PRICE] * ((until - billed) * (1.0 / SECONDS_PER_HOUR))
-        node[BILLED_UNTIL] = until
+        state.nodes[b, n, BILLED_UNTIL] = until
     push(state, b, now + duration, slot)
     state.functions[b, f, RUNNING_REQUESTS] += requests
     state.functions[b, f, RART] = r1
