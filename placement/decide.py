@@ -164,17 +164,20 @@ def feature_hash(observation: features.Observation) -> str:
 
 
 def _observe(state: State, request: PlacementRequest) -> features.Observation:
-    with np.errstate(all="ignore"):
-        observation = features.build(state.problem, state.columns_for(request), request.fields)
-    if not np.isfinite(observation.candidates).all() or not np.isfinite(observation.request).all():
-        rows = ~np.isfinite(observation.candidates).all(axis=1)
-        where = repr(state.names[int(rows.argmax())]) if rows.any() else "the request"
-        raise PlaceRefusedError(
-            422,
-            f"features of {where} for request {request.id!r} are not finite",
-            "capacities and times above 0",
-        )
-    return observation
+    where = "the request"
+    try:
+        with np.errstate(all="ignore"):
+            observation = features.build(state.problem, state.columns_for(request), request.fields)
+    except ZeroDivisionError:
+        pass  # a request's own fields are plain numbers: they raise where a column would hold infinity
+    else:
+        rows = np.isfinite(observation.candidates).all(axis=1)
+        if rows.all() and np.isfinite(observation.request).all():
+            return observation
+        if not rows.all():
+            where = f"candidate {state.names[int(rows.argmin())]!r}"
+    found = f"features of {where} for request {request.id!r} are not finite"
+    raise PlaceRefusedError(422, found, "capacities and times above 0")
 
 
 def _stack(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter, itemgetter
@@ -48,8 +49,14 @@ def known_fields(problem: Problem) -> tuple[features.Fields, features.Fields]:
         raise PlaceRefusedError(422, f"problem {problem} has no live features in this release") from error
 
 
-def from_candidates(problem: Problem, candidates: Sequence[Candidate]) -> State:
-    """Turn candidates into columns; unknown fields, duplicate names and numbers that cannot be are refused."""
+def from_candidates(problem: Problem, candidates: Sequence[Candidate], functions: Iterable[str] = ()) -> State:
+    """Turn candidates into columns; unknown fields, duplicate names and numbers that cannot be are refused.
+
+    Args:
+        problem: The problem.
+        candidates: As they came in the body.
+        functions: Whose ``warm:<function>`` fields are wanted; a node may carry hundreds of others.
+    """
     fields, _ = known_fields(problem)
     names = list(map(_name, candidates))
     if len(set(names)) != len(names):
@@ -57,24 +64,28 @@ def from_candidates(problem: Problem, candidates: Sequence[Candidate]) -> State:
         twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise PlaceRefusedError(422, f"candidate {twice!r} is listed twice", "each candidate once")
     states = list(map(_state, candidates))
-    present = set().union(*states)
-    warm = sorted(name for name in present if name.startswith(WARM_PREFIX)) if WARM in fields else []
-    unknown = present.difference(fields, warm)
+    table = _table(states, skip=WARM_PREFIX if WARM in fields else None)
+    unknown = table.keys() - fields.keys()
     if unknown:
         raise PlaceRefusedError(422, f"state fields {sorted(unknown)} are unknown", legal(fields))
-    columns = _complete(states, [name for name in fields if name in present])
+    columns: dict[str, NDArray[np.float64]] = {}
     defaulted = 0
     for name, (_, default) in fields.items():
-        if name not in columns:
-            column, missing = _with_default(states, name, default)
-            columns[name] = column
-            defaulted += missing
-    own = {name: _with_default(states, name, 0.0)[0] for name in warm}
-    for name, column in chain(columns.items(), own.items()):
-        _refuse_impossible(name, column, names)
-    if warm and WARM not in present:
-        defaulted -= len(names)  # warm:<function> is there instead
-    return State(problem, names, columns, {name.removeprefix(WARM_PREFIX): own[name] for name in warm}, defaulted)
+        if name in table:
+            column = table[name]
+            _refuse_impossible(name, column, default, names)
+            missing = np.isnan(column)
+            columns[name] = np.where(missing, default, column)
+            defaulted += int(np.count_nonzero(missing))
+        else:
+            columns[name] = np.full(len(names), default)
+            defaulted += len(names)
+    own: dict[str, NDArray[np.float64]] = {}
+    for function in functions if WARM in fields else ():
+        column = _column(states, WARM_PREFIX + function)
+        _refuse_impossible(WARM_PREFIX + function, column, 0.0, names)
+        own[function] = np.where(np.isnan(column), columns[WARM], column)
+    return State(problem, names, columns, own, defaulted)
 
 
 def check_request(problem: Problem, request: PlacementRequest) -> int:
@@ -84,34 +95,41 @@ def check_request(problem: Problem, request: PlacementRequest) -> int:
     if unknown:
         raise PlaceRefusedError(422, f"request {request.id!r} has unknown fields {sorted(unknown)}", legal(fields))
     for name, value in request.fields.items():
-        if not 0.0 <= value < np.inf:
+        if not _lowest(fields[name][1]) <= value < np.inf:
             raise PlaceRefusedError(422, f"request {request.id!r} has {name} = {value}", "a finite number, 0 or more")
     return len(fields) - len(request.fields)
 
 
-def _complete(states: list[dict[str, float]], names: list[str]) -> dict[str, NDArray[np.float64]]:
-    """Return the columns of ``names`` if every candidate has them all, the common case and a fast one; else none."""
-    if not names:
-        return {}
-    get = itemgetter(*names)
-    try:
-        flat = map(get, states) if len(names) == 1 else chain.from_iterable(map(get, states))
-        table = np.fromiter(flat, np.float64, count=len(states) * len(names)).reshape(len(states), len(names))
-    except KeyError:
-        return {}
-    return dict(zip(names, np.ascontiguousarray(table.T), strict=True))
+def _table(states: list[dict[str, float]], skip: str | None) -> dict[str, NDArray[np.float64]]:
+    """Return one column for each key that does not start with ``skip``.
+
+    NaN, which JSON cannot carry, stands for what a candidate does not say.
+    """
+    names, size = list(states[0]), len(states)
+    if names and sum(map(len, states)) == size * len(names):
+        # The common case: every candidate says the same things. A KeyError is the only way it can be otherwise.
+        with contextlib.suppress(KeyError):
+            rows = map(itemgetter(*names), states)
+            values = rows if len(names) == 1 else chain.from_iterable(rows)
+            flat = np.fromiter(values, np.float64, count=size * len(names))
+            table = dict(zip(names, np.ascontiguousarray(flat.reshape(size, len(names)).T), strict=True))
+            return {name: column for name, column in table.items() if skip is None or not name.startswith(skip)}
+    wanted = {name for name in set().union(*states) if skip is None or not name.startswith(skip)}
+    return {name: _column(states, name) for name in wanted}
 
 
-def _with_default(states: list[dict[str, float]], name: str, default: float) -> tuple[NDArray[np.float64], int]:
-    column = np.fromiter((state.get(name, np.nan) for state in states), np.float64, count=len(states))
-    missing = np.isnan(column)
-    column[missing] = default
-    return column, int(missing.sum())
+def _column(states: list[dict[str, float]], name: str) -> NDArray[np.float64]:
+    return np.fromiter((state.get(name, np.nan) for state in states), np.float64, count=len(states))
 
 
-def _refuse_impossible(name: str, column: NDArray[np.float64], names: list[str]) -> None:
-    bad = ~((column >= 0.0) & (column < np.inf))
+def _refuse_impossible(name: str, column: NDArray[np.float64], default: float, names: list[str]) -> None:
+    bad = (column < _lowest(default)) | np.isinf(column)
     if bad.any():
         where = int(bad.argmax())
         found = f"candidate {names[where]!r} has {name} = {column[where]}"
         raise PlaceRefusedError(422, found, "a finite number, 0 or more")
+
+
+def _lowest(default: float) -> float:
+    """Every unit starts at 0, but for the few fields whose default says otherwise."""
+    return default if default < 0.0 else 0.0

@@ -35,7 +35,8 @@ async def place(request: Request) -> Response:
     asked = decode(body)
     if asked.candidates is None:
         raise PlaceRefusedError(422, f"cluster {asked.cluster!r}: no watched clusters configured", "candidates")
-    present = state.from_candidates(asked.problem, asked.candidates)
+    functions = {entry.function for entry in asked.requests if entry.function is not None}
+    present = state.from_candidates(asked.problem, asked.candidates, functions)
     decision = await running.decider.decide(present, asked.requests, asked.top_k)
     answer = PlaceResponse(
         problem=asked.problem,

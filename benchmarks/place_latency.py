@@ -1,0 +1,173 @@
+"""Latency of ``POST /v1/place``: real server, real sockets, an untrained policy of the trained one's size.
+
+    python benchmarks/place_latency.py [--candidates 50 500 5000] [--seconds 5] [--hidden 64]
+
+Starts its own service in a temporary folder with its own keys. For each candidate count it reports the whole HTTP
+round trip of one client (keep-alive), the server's own time (``decision_us``: decode to ranked answer), and the rate
+that four clients reach together. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from sched_env import features, sample_bundle, signatures
+
+
+def body(count: int, rng: np.random.Generator) -> bytes:
+    """Build a request whose candidates carry every field, as an adapter would send them."""
+    nodes = []
+    for index in range(count):
+        state = {name: round(default * float(rng.uniform(0.5, 2.0)), 4) for name, (_, default) in FIELDS.items()}
+        state |= {"cpu_deployed": float(rng.uniform(0, 6)), "mem_deployed": float(rng.uniform(0, 16)), "active": 1.0}
+        nodes.append({"name": f"node-{index:05d}", "state": state})
+    asked = {name: default for name, (_, default) in features.REQUEST_FIELDS["functions"].items()}
+    return json.dumps(
+        {"problem": "functions", "requests": [{"id": "pod-1", "fields": asked}], "candidates": nodes}
+    ).encode()
+
+
+FIELDS = features.STATE_FIELDS["functions"]
+
+
+def call(client: http.client.HTTPConnection, payload: bytes) -> dict:
+    client.request("POST", "/v1/place", payload, {"Content-Type": "application/json"})
+    answer = client.getresponse()
+    content = answer.read()
+    assert answer.status == 200, content
+    return json.loads(content)
+
+
+def measure(port: int, payload: bytes, seconds: float) -> dict[str, float]:
+    client = http.client.HTTPConnection("127.0.0.1", port)
+    for _ in range(20):
+        call(client, payload)
+    trips, inside, fallbacks = [], [], 0
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        answer = call(client, payload)
+        trips.append((time.perf_counter() - start) * 1e3)
+        inside.append(answer["decision_us"] / 1e3)
+        fallbacks += answer["placements"][0]["fallback"]
+    return {
+        "calls": len(trips),
+        "http_p50_ms": quantile(trips, 50),
+        "http_p99_ms": quantile(trips, 99),
+        "server_p50_ms": quantile(inside, 50),
+        "server_p99_ms": quantile(inside, 99),
+        "fallback_share": fallbacks / len(trips),
+        "four_clients_per_s": throughput(port, payload, seconds),
+    }
+
+
+def throughput(port: int, payload: bytes, seconds: float, clients: int = 4) -> float:
+    counts = [0] * clients
+    end = time.perf_counter() + seconds
+
+    def run(index: int) -> None:
+        client = http.client.HTTPConnection("127.0.0.1", port)
+        while time.perf_counter() < end:
+            call(client, payload)
+            counts[index] += 1
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return round(sum(counts) / seconds, 1)
+
+
+def quantile(values: list[float], percent: float) -> float:
+    return round(float(np.percentile(values, percent)), 3)
+
+
+def signed_bundle(folder: Path, hidden: int) -> Path:
+    key = ec.generate_private_key(ec.SECP256R1())
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    trusted = folder / "keys" / "trusted"
+    trusted.mkdir(parents=True)
+    private = folder / "keys" / "signing.pem"
+    private.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+    public = key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
+    (trusted / "benchmark.pub").write_bytes(public)
+    bundle = folder / "bundle"
+    bundle.mkdir()
+    for name, data in sample_bundle.build(hidden=hidden).items():
+        (bundle / name).write_bytes(data)
+    signatures.sign(bundle, private)
+    return bundle
+
+
+def push(port: int, folder: Path, bundle: Path) -> None:
+    archive = subprocess.run(["tar", "-C", str(bundle), "-cf", "-", "."], check=True, capture_output=True).stdout
+    headers = {
+        "Authorization": "Bearer " + (folder / "keys" / "push-token").read_text().strip(),
+        "If-None-Match": "*",
+        "X-Loadmaster-Counter": "1",
+    }
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    client.request("PUT", "/v1/policies/functions", archive, headers)
+    answer = client.getresponse()
+    assert answer.status == 200, answer.read()
+    answer.read()
+
+
+def wait_for(port: int) -> None:
+    for _ in range(600):
+        with contextlib.suppress(OSError):
+            client = http.client.HTTPConnection("127.0.0.1", port)
+            client.request("GET", "/healthz")
+            client.getresponse().read()
+            return
+        time.sleep(0.1)
+    raise SystemExit("the service did not start")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--candidates", type=int, nargs="+", default=[50, 500, 5000])
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--hidden", type=int, default=64, help="width of the two layers; 64 is the trained policy's")
+    parser.add_argument("--port", type=int, default=18199)
+    arguments = parser.parse_args()
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        bundle = signed_bundle(folder, arguments.hidden)
+        environ = os.environ | {"LOADMASTER_VAR": str(folder), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "placement", "--port", str(arguments.port), "--log-level", "warning"]
+        with subprocess.Popen(command, env=environ) as service:
+            try:
+                wait_for(arguments.port)
+                push(arguments.port, folder, bundle)
+                results = {}
+                for count in arguments.candidates:
+                    results[str(count)] = measure(arguments.port, body(count, rng), arguments.seconds)
+                    print(f"{count:>6} candidates: {results[str(count)]}")
+            finally:
+                service.terminate()
+    machine = {"cores": os.cpu_count(), "python": platform.python_version(), "load": round(os.getloadavg()[0], 1)}
+    print(
+        json.dumps({"benchmark": "place_latency", "hidden": arguments.hidden, "machine": machine, "results": results})
+    )
+
+
+if __name__ == "__main__":
+    main()
