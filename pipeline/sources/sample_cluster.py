@@ -226,7 +226,7 @@ def _live(rng: np.random.Generator, specs: list[Function], wanted: I8, capacity:
                 pod = len(rows)
                 rows.append([function, best, created, minute + 1])
                 running[function].append(pod)
-                lifetime = 5 + int(rng.exponential(55.0))
+                lifetime = 4 + int(rng.exponential(12.0))  # instances of functions come and go
                 if minute + 1 + lifetime <= minutes - 1:
                     expiry[minute + 1 + lifetime].append(pod)
     columns = np.array(rows)
