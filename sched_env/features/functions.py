@@ -51,9 +51,11 @@ REQUEST_FIELDS: dict[str, tuple[str, float]] = {
     "rart": ("ratio", 1.0),
     "cold_start_s": ("seconds", 1.5),
     "cooldown_s": ("seconds", 300.0),
+    "sequence": ("count", 0.0),
 }
 """Raw fields of an instance. ``function_requests``: calls of the same function that running instances answer.
-``rart``: the relative response time at the function's last placement."""
+``rart``: the relative response time at the function's last placement. ``sequence``: placements before this one, for
+round_robin."""
 
 SPEC = FeatureSpec(
     problem="functions",

@@ -58,7 +58,7 @@ class ServerlessVectorEnv(PlacementVectorEnv):
         self.cluster = cluster_of(trace, nodes, self.rules.cold_start_s)
         self._check_placeable()
         self.state = empty_state(num_envs, len(nodes), len(trace.function_names), most_alive(trace))
-        self._reward: Reward | None = resolve(scenario.reward)
+        self.user_reward: Reward | None = resolve(scenario.reward)
         for block in (self.buffers.candidates, self.buffers.final_candidates):
             block[:, :, 0], block[:, :, 1], block[:, :, 2] = nodes.cpu, nodes.mem, nodes.price_usd_per_hour
 
@@ -87,9 +87,9 @@ class ServerlessVectorEnv(PlacementVectorEnv):
             raise ConfigError(f"from start {starts[stuck[0]]} on, no instance of the episode fits an empty node")
 
     def _step(self, actions: NDArray[np.int64]) -> int:
-        if self._reward is None:
+        if self.user_reward is None:
             return int(kernels.step_all(*self._kernel_arguments(), actions, self.seed, self.park))
-        return self._step_with_user_reward(self._reward, actions)
+        return self._step_with_user_reward(self.user_reward, actions)
 
     def _step_with_user_reward(self, reward: Reward, actions: NDArray[np.int64]) -> int:
         """Step with the kernel's reward left out, then ask the user's function for all environments at once."""
