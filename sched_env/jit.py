@@ -29,7 +29,7 @@ _OPTIONS = {"nogil": True, "error_model": "numpy"}
 
 def inline(function: Function) -> Function:
     """Compile a function, and the plain functions of ours that it calls, for use inside kernels."""
-    return _njit(**_OPTIONS)(_with_compiled_helpers(function)) if COMPILED else function
+    return _njit(forceinline=True, **_OPTIONS)(_with_compiled_helpers(function)) if COMPILED else function
 
 
 def _with_compiled_helpers(function: Any) -> Any:
@@ -49,12 +49,24 @@ def _with_compiled_helpers(function: Any) -> Any:
 
 def kernel(function: Function) -> Function:
     """Compile a function that Python calls; the machine code is cached on disk."""
+    return _compile(function)
+
+
+def lean_kernel(function: Function) -> Function:
+    """Compile a kernel that makes no arrays: without reference counting, which costs more than a step at 5 servers.
+
+    Indexing, slicing and filling arrays is fine; whatever would need new memory does not compile.
+    """
+    return _compile(function, _nrt=False)
+
+
+def _compile(function: Function, **options: Any) -> Function:
     if not COMPILED:
         return function
-    compiled = _njit(cache=True, **_OPTIONS)(function)
+    compiled = _njit(cache=True, **_OPTIONS, **options)(function)
     # numba's cache looks at the kernel's own file only: a changed helper or constant of another module would
     # silently leave old code in use. Stamping the index with everything the kernel refers to closes that hole.
-    compiled._cache._cache_file._source_stamp = _stamp(compiled.py_func, set())
+    compiled._cache._cache_file._source_stamp = (_stamp(kernel, set()), _stamp(compiled.py_func, set()))
     return compiled  # type: ignore[no-any-return]
 
 

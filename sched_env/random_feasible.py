@@ -79,7 +79,7 @@ def _next32(stream: NDArray[np.uint64]) -> Any:
 
 
 @inline
-def _below(stream: NDArray[np.uint64], limit: np.uint64) -> np.uint64:
+def _below(stream: NDArray[np.uint64], limit: np.uint64) -> Any:
     """Draw from ``[0, limit)`` without bias (Lemire), as numpy's ``integers``."""
     if limit == _ONE:
         return np.uint64(0)

@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
-from sched_env import scenarios
+from sched_env import features, scenarios
 from sched_env.contracts.feature_spec import FeatureSpec, Problem
 from sched_env.errors import ConfigError, InfeasibleActionError
 
@@ -159,6 +159,14 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
             then nothing at all has changed.
         """
         raise NotImplementedError
+
+    def raw(self, b: int) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
+        """Return the raw state fields of environment b's candidates and of its request (``features``)."""
+        raise NotImplementedError
+
+    def rebuild(self, b: int) -> features.Observation:
+        """Build environment b's observation from scratch; the incremental one must equal it bit for bit."""
+        return features.build(self.problem, *self.raw(b))
 
     def _expose(self, width: int) -> None:
         """Show the first ``width`` candidates; a problem whose candidate set grows calls this again."""

@@ -60,7 +60,8 @@ def _arrivals(vms: int, rng: np.random.Generator, load: float) -> NDArray[np.flo
     # Time at which the accumulated hourly weight reaches each burst's share of "work".
     hours = np.arange(int(work[-1] / 3600.0 / HOUR_WEIGHT.min()) + 2)
     done = np.concatenate([[0.0], np.cumsum(HOUR_WEIGHT[hours[:-1] % 24] * 3600.0)])
-    return np.floor(np.interp(work, done, hours * 3600.0)).astype(np.float64)
+    arrival: NDArray[np.float64] = np.floor(np.interp(work, done, hours * 3600.0))
+    return arrival
 
 
 def _lifetimes(cpu: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:

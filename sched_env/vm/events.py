@@ -14,7 +14,6 @@ from sched_env.vm.scenario import VmScenario
 
 CPU, MEM, HALVES, TIME = 0, 1, 2, 3
 """Columns of ``Events.rows``."""
-NO_SLOT = -1
 
 
 class Events(NamedTuple):
@@ -22,19 +21,17 @@ class Events(NamedTuple):
 
     rows: NDArray[np.float64]
     """[R, 4]: cores and GiB taken from each half used, halves used (1 or 2), seconds. A deletion repeats its VM's."""
-    creates: NDArray[np.bool_]
-    """[R]"""
     slot: NDArray[np.int32]
-    """[R]: where an environment remembers the VM's placement between creation and deletion; VMs that live at the
-    same time in the trace never share one, so the peak number of live VMs is enough. -1: never deleted (creation),
-    never created (deletion), or a scenario without releases."""
+    """[R]: where an environment remembers the VM's placement between creation and deletion; of a deletion, its
+    complement (``~slot``, negative). VMs that live at the same time in the trace never share a slot, so the peak
+    number of live VMs is enough. Two more slots follow: one for VMs that are never deleted, and one that no creation
+    uses, for deletions of unknown VMs."""
     next_create: NDArray[np.int32]
     """[R + 1]: first creation at or after a row; R when there is none."""
     next_start: NDArray[np.int32]
     """[R + 1]: first creation at or after a row that an empty cluster can hold; R when there is none."""
     life_s: NDArray[np.float64]
     """[R]: of a creation, seconds until its deletion; infinite when it has none."""
-    slots: int
 
 
 def compile_events(trace: VmTrace, scenario: VmScenario) -> Events:
@@ -52,10 +49,13 @@ def compile_events(trace: VmTrace, scenario: VmScenario) -> Events:
     rows = np.stack([cpu / halves, mem / halves, halves, trace.time], axis=1)
     life = np.full(count, np.inf)
     deletions = np.flatnonzero(created_by >= 0)
-    slot, slots = np.full(count, NO_SLOT, np.int32), 0
     if scenario.releases:
         life[created_by[deletions]] = np.maximum(trace.time[deletions] - trace.time[created_by[deletions]], 0.0)
-        slots = _assign_slots(created_by, slot)
+    else:
+        created_by[:] = -1
+    slot = np.full(count, -1, np.int32)
+    slots = _assign_slots(created_by, slot)
+    slot = np.where(creates, np.where(slot < 0, slots, slot), np.where(slot < 0, ~(slots + 1), ~slot)).astype(np.int32)
     fits = creates & (rows[:, CPU] <= scenario.half_cpu_cores) & (rows[:, MEM] <= scenario.half_mem_gib)
     if not fits.any():
         raise TraceError(
@@ -63,7 +63,7 @@ def compile_events(trace: VmTrace, scenario: VmScenario) -> Events:
             f"at most {scenario.half_cpu_cores} cores and {scenario.half_mem_gib} GiB a half",
             "set double_threshold lower to split requests, or make the halves larger",
         )
-    return Events(rows, creates, slot, _next_true(creates), _next_true(fits), life, slots)
+    return Events(rows, slot, _next_true(creates), _next_true(fits), life)
 
 
 def _creation_of(trace: VmTrace) -> NDArray[np.int64]:

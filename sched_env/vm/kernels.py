@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sched_env.draws import below
 from sched_env.features import vm as features
-from sched_env.jit import inline, kernel
+from sched_env.jit import inline, lean_kernel
 from sched_env.vector import END_OF_TRACE, FULL, HORIZON, SHEET, Buffers
 from sched_env.vm.events import CPU, HALVES, MEM, TIME, Events
 
@@ -59,6 +59,7 @@ class State(NamedTuple):
     """[B + 1]: trace row of the present request."""
     servers: NDArray[np.int64]
     used_cpu: NDArray[np.float64]
+    """[B + 1]: allocated cores; kept only for clusters that may grow."""
     used_mem: NDArray[np.float64]
     occupied: NDArray[np.int64]
     """[B + 1]: servers that hold a VM."""
@@ -106,15 +107,16 @@ def _occupy(S: State, b: int, half: int, cpu: float, mem: float) -> None:
 
 
 @inline
-def _place(S: State, b: int, half: int, request: NDArray[np.float64]) -> None:
+def _place(S: State, P: Params, b: int, half: int, request: NDArray[np.float64]) -> None:
     """Take what the request needs from the half, or from both halves of its server."""
     if S.vms[b, half] + S.vms[b, half ^ 1] == 0:
         S.occupied[b] += 1
     _occupy(S, b, half, request[CPU], request[MEM])
     if request[HALVES] == 2.0:
         _occupy(S, b, half ^ 1, request[CPU], request[MEM])
-    S.used_cpu[b] += request[CPU] * request[HALVES]
-    S.used_mem[b] += request[MEM] * request[HALVES]
+    if P.growing > 0:
+        S.used_cpu[b] += request[CPU] * request[HALVES]
+        S.used_mem[b] += request[MEM] * request[HALVES]
 
 
 @inline
@@ -134,13 +136,11 @@ def _release(S: State, P: Params, b: int, half: int, request: NDArray[np.float64
     _vacate(S, P, b, half, request[CPU], request[MEM])
     if request[HALVES] == 2.0:
         _vacate(S, P, b, half ^ 1, request[CPU], request[MEM])
-    S.used_cpu[b] -= request[CPU] * request[HALVES]
-    S.used_mem[b] -= request[MEM] * request[HALVES]
+    if P.growing > 0:
+        S.used_cpu[b] -= request[CPU] * request[HALVES]
+        S.used_mem[b] -= request[MEM] * request[HALVES]
     if S.vms[b, half] + S.vms[b, half ^ 1] == 0:
         S.occupied[b] -= 1
-        if S.occupied[b] == 0:
-            S.used_cpu[b] = 0.0
-            S.used_mem[b] = 0.0
 
 
 @inline
@@ -187,16 +187,18 @@ def _ask(S: State, E: Events, out: Buffers, b: int) -> int:
     request[4] = values[4]
     width = 2 * S.servers[b]
     cpu, mem, mask = S.cpu[b, :width], S.mem[b, :width], out.mask[b, :width]
+    feasible = 0
     for half in range(width):
-        mask[half] = (cpu[half] >= cpu_need) & (mem[half] >= mem_need)
+        fits = (cpu[half] >= cpu_need) & (mem[half] >= mem_need)
+        mask[half] = fits
+        feasible += fits
     if halves == 2.0:
+        feasible = 0
         for server in range(width // 2):
             both = mask[2 * server] & mask[2 * server + 1]
             mask[2 * server] = both
             mask[2 * server + 1] = both
-    feasible = 0
-    for half in range(width):
-        feasible += mask[half]
+            feasible += 2 * both
     out.feasible[b] = feasible
     return feasible
 
@@ -235,12 +237,12 @@ def _first_fit(S: State, b: int, need: NDArray[np.float64]) -> int:
 def _walk(S: State, P: Params, E: Events, out: Buffers, b: int, visible: bool) -> None:
     """Go to the next creation in log order, applying the deletions on the way when the scenario releases."""
     row = S.row[b] + 1
-    count = E.creates.size
+    count = E.slot.size
     if P.releases:
-        while row < count and not E.creates[row]:
-            slot = E.slot[row]
-            if slot >= 0 and S.where[b, slot] >= 0:
-                half = S.where[b, slot]
+        while row < count and E.slot[row] < 0:
+            slot = ~E.slot[row]
+            half = S.where[b, slot]
+            if half >= 0:
                 S.where[b, slot] = NOWHERE
                 _advance(S, b, E.rows[row, TIME])
                 _release(S, P, b, half, E.rows[row])
@@ -258,7 +260,7 @@ def _walk(S: State, P: Params, E: Events, out: Buffers, b: int, visible: bool) -
 def _settle(S: State, P: Params, E: Events, out: Buffers, b: int, half: int, visible: bool) -> None:
     """Place the present request, remember where, and let the cluster grow."""
     row = S.row[b]
-    _place(S, b, half, E.rows[row])
+    _place(S, P, b, half, E.rows[row])
     if visible:
         describe(S, P, out, b, half >> 1)
     if P.growing > 0:
@@ -277,13 +279,11 @@ def _queue_size(S: State, P: Params, E: Events, out: Buffers, start: int) -> Any
         S.row[b] = start
         S.clock[b] = E.rows[start, TIME]
         placed = 0
-        while S.row[b] < E.creates.size:
+        while S.row[b] < E.slot.size:
             half = _first_fit(S, b, E.rows[S.row[b]])
             if half < 0:
                 break
-            slot = E.slot[S.row[b]]
-            if slot >= 0:
-                S.where[b, slot] = half
+            S.where[b, E.slot[S.row[b]]] = half
             _settle(S, P, E, out, b, half, False)
             placed += 1
             _walk(S, P, E, out, b, False)
@@ -306,7 +306,7 @@ def begin(S: State, P: Params, E: Events, out: Buffers, b: int, start: Any, seed
     if P.waits:
         wanted = _queue_size(S, P, E, out, row) + P.queue_extra
         end, size = row, 0
-        while size < wanted and end < E.creates.size:
+        while size < wanted and end < E.slot.size:
             size += 1
             end = E.next_create[end + 1]
         S.queue_size[b] = size
@@ -399,8 +399,13 @@ def _record(S: State, P: Params, out: Buffers, b: int, ended: int) -> None:
     metrics[5] = S.busy_s[b] * P.price_usd_per_s
     metrics[6] = S.waited[b]
     metrics[7] = S.placed_cpu[b]
-    metrics[8] = S.used_cpu[b] / (2.0 * P.half_cpu * S.servers[b])
-    metrics[9] = S.used_mem[b] / (2.0 * P.half_mem * S.servers[b])
+    width = 2 * S.servers[b]
+    cpu, mem = 0.0, 0.0
+    for half in range(width):
+        cpu += P.half_cpu - S.cpu[b, half]
+        mem += P.half_mem - S.mem[b, half]
+    metrics[8] = cpu / (P.half_cpu * width)
+    metrics[9] = mem / (P.half_mem * width)
     metrics[10] = S.servers[b]
     metrics[11] = S.row[b]
     out.ended[b] = ended
@@ -415,9 +420,7 @@ def _step_one(S: State, P: Params, E: Events, out: Buffers, b: int, half: int) -
     row = S.row[b]
     need = E.rows[row]
     cpu = need[CPU] * need[HALVES]
-    slot = E.slot[row]
-    if not P.waits and slot >= 0:
-        S.where[b, slot] = half
+    S.where[b, E.slot[row]] = half
     _settle(S, P, E, out, b, half, True)
     S.steps[b] += 1
     S.placed_cpu[b] += cpu
@@ -436,13 +439,13 @@ def _step_one(S: State, P: Params, E: Events, out: Buffers, b: int, half: int) -
             if out.feasible[b] == 0:
                 ended = FULL
         else:
-            ended = END_OF_TRACE if S.queue_end[b] >= E.creates.size else HORIZON
+            ended = END_OF_TRACE if S.queue_end[b] >= E.slot.size else HORIZON
         S.waited[b] += seconds
         if P.reward == REWARD_WAIT:
             reward = -seconds
     else:
         _walk(S, P, E, out, b, True)
-        if S.row[b] >= E.creates.size:
+        if S.row[b] >= E.slot.size:
             ended = END_OF_TRACE
         else:
             out.time_s[b] = S.clock[b]
@@ -460,23 +463,26 @@ def _step_one(S: State, P: Params, E: Events, out: Buffers, b: int, half: int) -
 @inline
 def _finish(S: State, P: Params, E: Events, out: Buffers, b: int, ended: int) -> None:
     """Keep the last observation and the metrics of an episode that is over."""
-    if S.row[b] >= E.creates.size or (P.waits and S.row[b] >= S.queue_end[b]):  # nothing more was asked for
+    if S.row[b] >= E.slot.size or (P.waits and S.row[b] >= S.queue_end[b]):  # nothing more was asked for
         out.request[b, :] = np.float32(0.0)
         out.mask[b, :] = False
-    out.final_candidates[b, :, :] = out.candidates[b]
-    out.final_request[b, :] = out.request[b]
-    out.final_mask[b, :] = out.mask[b]
+    for half in range(out.mask.shape[1]):
+        out.final_mask[b, half] = out.mask[b, half]
+        for k in range(out.candidates.shape[2]):
+            out.final_candidates[b, half, k] = out.candidates[b, half, k]
+    for k in range(out.request.shape[1]):
+        out.final_request[b, k] = out.request[b, k]
     _record(S, P, out, b, ended)
 
 
-@kernel
+@lean_kernel
 def reset(S: State, P: Params, E: Events, out: Buffers, starts: NDArray[np.int64], seed: int) -> None:
     """Begin an episode in every environment."""
     for b in range(out.reward.size):
         begin(S, P, E, out, b, starts[b], seed)
 
 
-@kernel
+@lean_kernel
 def step(
     S: State, P: Params, E: Events, out: Buffers, actions: NDArray[np.int64], seed: int, park: bool, restart: bool
 ) -> int:

@@ -52,6 +52,26 @@ class VmVectorEnv(PlacementVectorEnv):
             self._show()
         return finished
 
+    def raw(self, b: int) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
+        """Return the raw state fields of environment b's halves and of its request."""
+        width = 2 * int(self.state.servers[b])
+        cpu, mem = self.state.cpu[b, :width], self.state.mem[b, :width]
+        sibling = np.arange(width) ^ 1
+        need = self.events.rows[self.state.row[b]]
+        halves = {
+            "cpu_free": cpu,
+            "mem_free": mem,
+            "other_cpu_free": cpu[sibling],
+            "other_mem_free": mem[sibling],
+            "cpu_capacity": np.full(width, self.params.half_cpu),
+            "mem_capacity": np.full(width, self.params.half_mem),
+        }
+        return halves, {
+            "cpu": float(need[CPU] * need[HALVES]),
+            "mem": float(need[MEM] * need[HALVES]),
+            "double": float(need[HALVES] - 1.0),
+        }
+
     def _show(self) -> None:
         width = 2 * int(self.state.servers[: self.num_envs].max())
         if width != self.width:
@@ -89,11 +109,11 @@ def _params(scenario: VmScenario, events: Events) -> kernels.Params:
 
 
 def _state(scenario: VmScenario, events: Events, num_envs: int) -> kernels.State:
-    rows, B, C = events.creates.size, num_envs + 1, 2 * scenario.most_servers
+    rows, B, C = events.slot.size, num_envs + 1, 2 * scenario.most_servers
     heap = 0
     if scenario.ending == "wait":
         # As many VMs as the smallest request lets into the largest cluster, or all there are.
-        created = events.rows[events.creates]
+        created = events.rows[events.slot >= 0]
         share = np.maximum(created[:, CPU] / scenario.half_cpu_cores, created[:, MEM] / scenario.half_mem_gib)
         heap = min(len(created), int(scenario.most_servers * 2 / (share * created[:, HALVES]).min())) + 1
 
@@ -107,7 +127,7 @@ def _state(scenario: VmScenario, events: Events, num_envs: int) -> kernels.State
         cpu=np.zeros((B, C)),
         mem=np.zeros((B, C)),
         vms=np.zeros((B, C), np.int32),
-        where=np.zeros((B, events.slots), np.int32),
+        where=np.zeros((B, int(np.where(events.slot < 0, ~events.slot, events.slot).max()) + 1), np.int32),
         row=ints(),
         servers=ints(),
         used_cpu=floats(),
