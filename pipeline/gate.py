@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -20,14 +18,32 @@ from pipeline import settings
 from pipeline.contracts.evaluation import BACKTEST_FILE, EPISODES_FILE, INTEGRITY_FILE, Backtest, Integrity
 from pipeline.contracts.gate import REPORT_HTML, REPORT_JSON, REPORT_MARKDOWN, GateReport
 from pipeline.errors import GateError
+from pipeline.files import write_atomic
 from pipeline.gating import episodes, html, markdown
 from pipeline.gating.config import Config
 from pipeline.gating.explain import explain
 from pipeline.gating.verdict import Circumstances, judge
 from sched_env.contracts import Document, decode
-from sched_env.contracts.bundle import MANIFEST_FILE, Manifest
+from sched_env.contracts.bundle import MANIFEST_FILE
 from sched_env.contracts.feature_spec import PROBLEMS, Problem
 from sched_env.errors import run_cli
+
+
+class _Validated(msgspec.Struct):
+    """All the gate needs of validation's verdict."""
+
+    warnings: list[str]
+    drifted: bool
+
+
+class _Lineage(msgspec.Struct):
+    windows_end: str
+
+
+class _Dated(msgspec.Struct):
+    """All the gate needs of a manifest; a champion may have been made by an older version with other fields."""
+
+    lineage: _Lineage
 
 
 def run(
@@ -39,10 +55,10 @@ def run(
     if integrity is None:
         raise GateError(f"{evaluation / INTEGRITY_FILE} does not exist", fix="run `dvc repro evaluate` first")
     report = judge(problem, table, integrity, config, around)
-    _write(out / REPORT_JSON, msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
-    _write(out / REPORT_MARKDOWN, markdown.render(report).encode())
-    _write(out / REPORT_HTML, html.render(report).encode())
-    _write(metrics, (json.dumps(flat(report), indent=1) + "\n").encode())
+    write_atomic(out / REPORT_JSON, msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+    write_atomic(out / REPORT_MARKDOWN, markdown.render(report).encode())
+    write_atomic(out / REPORT_HTML, html.render(report).encode())
+    write_atomic(metrics, (json.dumps(flat(report), indent=1) + "\n").encode())
     return report
 
 
@@ -70,40 +86,20 @@ def flat(report: GateReport) -> dict[str, float | None]:
 
 def circumstances(*, evaluation: Path, validation: Path, bundle: Path, champion: Path) -> Circumstances:
     """Collect what stands around the evaluation: back-test, validation's warnings and drift, the champion's age."""
-    warnings, drifted = _validation(validation)
-    new, old = (_document(folder / MANIFEST_FILE, Manifest) for folder in (bundle, champion))
+    verdict = _document(validation, _Validated)
+    if verdict is None:
+        verdict = _Validated([f"no validation verdict at {validation}"], drifted=False)
+    new, old = (_document(folder / MANIFEST_FILE, _Dated) for folder in (bundle, champion))
     age = None
     if new is not None and old is not None:
         # Both ends come from the bundles, not from the clock: a cached stage and a rerun must agree.
         ends = [datetime.fromisoformat(manifest.lineage.windows_end) for manifest in (new, old)]
         age = (ends[0] - ends[1]).total_seconds() / 86_400.0
-    return Circumstances(_document(evaluation / BACKTEST_FILE, Backtest), age, drifted, warnings)
-
-
-def _validation(path: Path) -> tuple[list[str], bool]:
-    """Warnings and drift from validation's verdict; no verdict is a warning of its own."""
-    if not path.exists():
-        return [f"no validation verdict at {path}"], False
-    try:
-        document = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise GateError(f"{path}: {error}", "a JSON object", "run `dvc repro validate` first") from error
-    warnings = [
-        item if isinstance(item, str) else json.dumps(item, sort_keys=True) for item in document.get("warnings", [])
-    ]
-    return warnings, bool(document.get("drifted", False))
+    return Circumstances(_document(evaluation / BACKTEST_FILE, Backtest), age, verdict.drifted, verdict.warnings)
 
 
 def _document(path: Path, kind: type[Document]) -> Document | None:
     return decode(path.read_bytes(), kind, source=str(path)) if path.exists() else None
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(data)
-    temporary.replace(path)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -46,7 +46,8 @@ class Integrity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parity_argmax_equal: bool
     permutation_invariant: bool
     mask_violations: int
-    golden_max_abs_error: float
+    golden_max_abs_error: float | None
+    """Null: the golden vectors could not be replayed at all; ``bundle_errors`` says why."""
     decision_p99_us: float
     bundle_errors: list[str]
     sizes: list[int]

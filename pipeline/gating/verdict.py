@@ -93,7 +93,7 @@ def judge(
         gap_closed=comparer.gap_closed(),
         profile=comparer.profile(),
         warnings=[*around.warnings, *refresh_note],
-        settings=msgspec.to_builtins(config),
+        settings=msgspec.json.decode(msgspec.json.encode(config)),
     )
 
 
