@@ -131,11 +131,12 @@ def table(rows: list[dict[str, Any]], command: str) -> str:
         "# Speed of the environments",
         "",
         f"Made by `{command}` on {platform.machine()}, {platform.python_implementation()} "
-        f"{platform.python_version()}, one core. Steps a second of CPU time: median of 9 blocks (worst – best); random "
-        "feasible actions drawn by a compiled kernel, whose time is included; mask and observation built at every step, "
-        "buffers reused. One step in 1,000 was compared with a full rebuild, bit for bit.",
+        f"{platform.python_version()}, one core. Steps a second of CPU time: median of 9 blocks (worst – best); "
+        "random feasible actions drawn by a compiled kernel, whose time is included; mask and observation built at "
+        "every step, buffers reused. One step in 1,000 was compared with a full rebuild, bit for bit.",
         "",
-        "| environment | N | B | steps/s | worst – best | target | with copies | plain Python, VMAgent's style | C, no observation |",
+        "| environment | N | B | steps/s | worst – best | target | with copies | plain Python, VMAgent's style "
+        "| C, no observation |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:

@@ -18,12 +18,15 @@ class Half:
         self.cpu, self.mem = cpu, mem
 
     def get(self) -> list[float]:
+        """What is left."""
         return [self.cpu, self.mem]
 
     def fits(self, cpu: float, mem: float) -> bool:
+        """Whether the half can hold this much."""
         return self.cpu >= cpu and self.mem >= mem
 
     def change(self, cpu: float, mem: float) -> None:
+        """Give back, or take when negative."""
         self.cpu += cpu
         self.mem += mem
 
@@ -35,14 +38,17 @@ class Server:
         self.halves = [Half(cpu, mem), Half(cpu, mem)]
 
     def get(self) -> list[list[float]]:
+        """What is left of both halves."""
         return [half.get() for half in self.halves]
 
     def fits(self, request: dict[str, float], numa: int) -> bool:
+        """Whether the request fits the half, or both when it is split."""
         if request["double"]:
             return all(half.fits(request["cpu"] / 2, request["mem"] / 2) for half in self.halves)
         return self.halves[numa].fits(request["cpu"], request["mem"])
 
     def change(self, request: dict[str, float], numa: int, sign: int) -> None:
+        """Take (-1) or give back (+1) a request."""
         if request["double"]:
             for half in self.halves:
                 half.change(sign * request["cpu"] / 2, sign * request["mem"] / 2)
@@ -62,6 +68,7 @@ class Cluster:
         self.count = servers
 
     def reset(self, row: int) -> None:
+        """Empty the cluster and go to the first creation."""
         self.servers = [Server(40.0, 90.0) for _ in range(self.count)]
         self.placed: dict[int, tuple[dict[str, float], int]] = {}
         while self.rows[row]["kind"] == 1:
@@ -69,9 +76,11 @@ class Cluster:
         self.row = row
 
     def obs(self) -> np.ndarray:
+        """Return what is left everywhere."""
         return np.array([server.get() for server in self.servers])
 
     def req(self) -> np.ndarray:
+        """Return what each choice of half would take."""
         row = self.rows[self.row]
         size = [row["cpu"], row["mem"]]
         if row["double"]:
@@ -80,10 +89,12 @@ class Cluster:
         return np.array([[size, [0.0, 0.0]], [[0.0, 0.0], size]])
 
     def avail(self) -> np.ndarray:
+        """Return which actions are feasible."""
         row = self.rows[self.row]
         return np.array([self.servers[action // 2].fits(row, action % 2) for action in range(2 * self.count)])
 
     def step(self, action: int) -> bool:
+        """Place, walk over deletions, and tell whether the trace is over."""
         row = self.rows[self.row]
         self.servers[action // 2].change(row, action % 2, -1)
         self.placed[row["vmid"]] = (row, action)

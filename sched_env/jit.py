@@ -66,11 +66,11 @@ def _compile(function: Function, **options: Any) -> Function:
     compiled = _njit(cache=True, **_OPTIONS, **options)(function)
     # numba's cache looks at the kernel's own file only: a changed helper or constant of another module would
     # silently leave old code in use. Stamping the index with everything the kernel refers to closes that hole.
-    compiled._cache._cache_file._source_stamp = (_stamp(kernel, set()), _stamp(compiled.py_func, set()))
+    compiled._cache._cache_file._source_stamp = (_stamp(_compile, set()), _stamp(compiled.py_func, set()))
     return compiled  # type: ignore[no-any-return]
 
 
-def _stamp(function: FunctionType, seen: set[str]) -> tuple[Any, ...]:
+def _stamp(function: Any, seen: set[str]) -> tuple[Any, ...]:
     """Describe a function's source file and, recursively, the compiled functions and constants it names."""
     file = os.stat(function.__code__.co_filename)  # noqa: PTH116 - runs for every kernel at import
     parts: list[Any] = [(function.__qualname__, file.st_mtime_ns, file.st_size)]
