@@ -74,10 +74,12 @@ def details(samples: ir.Table, metric: str, keys: tuple[str, ...]) -> ir.Table:
 
 
 def complete_nodes(nodes: ir.Table, pods: ir.Table, prices: ir.Table) -> ir.Table:
-    """Add what the pods on a node ask for, and its price."""
+    """Add what the pods on a node ask for, each for the part of the window it was there, and the node's price."""
     asked = pods.filter(pods.node.notnull())
+    share = ibis.ifelse(asked.filled, 1.0, asked.completeness)
     asked = asked.group_by("cluster", "node", "window").agg(
-        cpu_requested_cores=asked.cpu_request_cores.sum(), mem_requested_gib=asked.mem_request_gib.sum()
+        cpu_requested_cores=(asked.cpu_request_cores * share).sum(),
+        mem_requested_gib=(asked.mem_request_gib * share).sum(),
     )
     joined = nodes.left_join(asked, ["cluster", "node", "window"]).left_join(prices, "instance_type")
     return joined.select(

@@ -69,18 +69,26 @@ def pod_rows(long: ir.Table, labelled: ir.Table, config: CleanConfig) -> ir.Tabl
 
 
 def complete_pods(pods: ir.Table, nodes: ir.Table, handled: ir.Table) -> ir.Table:
-    """Add what each pod gets: all cpu of its node shared in proportion to requests, memory as asked."""
+    """Add what each pod gets: all cpu of its node shared in proportion to requests, memory as asked.
+
+    A pod that came or went inside the window counts for the part of it that it was there.
+    """
     capacity = nodes.select("cluster", "node", "window", "cpu_capacity_cores")
     joined = pods.left_join(capacity, ["cluster", "node", "window"]).left_join(handled, ["cluster", "pod", "window"])
     rows = joined.select(*[pods[name] for name in pods.columns], capacity.cpu_capacity_cores, handled.requests_handled)
     together = ibis.window(group_by=["cluster", "node", "window"])
-    asked = rows.cpu_request_cores.sum().over(together)
+    asked = (rows.cpu_request_cores * there(rows)).sum().over(together)
     share = rows.cpu_capacity_cores * rows.cpu_request_cores / asked.nullif(0.0)
     placed = rows.node.notnull()
     return rows.mutate(
         cpu_assigned_cores=ibis.ifelse(placed, share, ibis.null("float64")),
         mem_assigned_gib=ibis.ifelse(placed, rows.mem_request_gib, ibis.null("float64")),
     ).drop("cpu_capacity_cores")
+
+
+def there(pods: ir.Table) -> ir.FloatingColumn:
+    """Share of the window that a pod was there, as far as scrapes tell."""
+    return ibis.ifelse(pods.filled, 1.0, pods.completeness)
 
 
 def lifetimes(samples: ir.Table) -> ir.Table:

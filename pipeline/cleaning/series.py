@@ -130,10 +130,12 @@ def counters(steps: ir.Table, keys: Sequence[str]) -> ir.Table:
     timed = pieces.weight > 0
     weight = pieces.weight.sum(where=pieces.rate.notnull())
     amount = (pieces.rate * pieces.weight).sum()
+    peak = pieces.rate.max(where=timed)
     return pieces.group_by([*keys, "metric", "window"]).agg(
-        mean=amount / weight.nullif(0),
+        # Rounding may lift the weighted mean of equal rates above them by one bit.
+        mean=ibis.least(amount / weight.nullif(0), peak),
         p95=pieces.rate.quantile(0.95, where=timed),
-        peak=pieces.rate.max(where=timed),
+        peak=peak,
         lowest=pieces.rate.min(where=timed),
         increase=amount / SECOND_US,
         samples=(pieces.own * (~pieces.rejected).cast("int64")).sum(),

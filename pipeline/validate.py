@@ -1,0 +1,160 @@
+"""Stage ``validate``: nothing is trained on windows that a person would not sign for.
+
+Writes ``verdict.json`` and the Data Docs; an error stops the pipeline with table, rule, count and example rows,
+warnings let it go on and are shown in the gate's report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow.parquet as pq
+
+from pipeline import settings
+from pipeline.contracts.windows import SCHEMA_VERSION, TABLES, VERSION_KEY
+from pipeline.errors import DataError
+from pipeline.validation.config import ValidateConfig
+from pipeline.validation.verdict import Finding, Verdict
+from sched_env.errors import ContractError, run_cli
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def validate(windows: Path, out: Path, config: ValidateConfig, *, until: date | None = None) -> Verdict:
+    """Check every day of a windows folder; writes the verdict and the docs, and returns the verdict.
+
+    Args:
+        windows: Folder of window tables.
+        out: Folder for ``verdict.json`` and ``docs/``; replaced.
+        config: Thresholds.
+        until: Last day that was asked for; the windows must reach its end.
+    """
+    from tqdm import tqdm
+
+    from pipeline.validation import cross, drift
+    from pipeline.validation.suites import Suites
+
+    days = sorted({folder.name.removeprefix("date=") for folder in windows.glob("*/date=*")})
+    if not days:
+        raise DataError(
+            f"{windows} holds no windows", "folders <table>/date=YYYY-MM-DD", "run python -m pipeline.clean"
+        )
+    suites = Suites(config.examples)
+    findings: list[Finding] = []
+    rows = dict.fromkeys(TABLES, 0)
+    mixes: dict[str, drift.Mix] = {}
+    checks, last_window = 0, None
+    for day in tqdm(days, unit="day", desc="validate", disable=None):
+        tables = {table: _read(windows, table, day) for table in TABLES}
+        for table, frame in tables.items():
+            rows[table] += len(frame)
+            if len(frame) or table == "nodes":
+                tried, found = suites.run(table, day, frame)
+                checks += tried
+                findings += found
+        findings += cross.check_day(day, tables, config)
+        checks += cross.DAY_CHECKS
+        mixes[day] = drift.mix_of(tables["functions"])
+        newest = [frame["window_start"].max() for name, frame in tables.items() if len(frame) and name != "quarantine"]
+        last_window = max(
+            [time.to_pydatetime() for time in newest] + ([last_window] if last_window else []), default=None
+        )
+    end = datetime(until.year, until.month, until.day, tzinfo=UTC) + timedelta(days=1) if until else None
+    findings += cross.check_range(days, rows, last_window, end, config)
+    drifting = list(drift.check_drift(mixes, drift.read_accepted(drift.accepted_file()), config))
+    findings += drifting
+    checks += cross.RANGE_CHECKS + len(days)
+    errors = [str(finding) for finding in findings if finding.severity == "error"]
+    verdict = Verdict(
+        passed=not errors,
+        drifted=bool(drifting),
+        first=days[0],
+        last=days[-1],
+        rows=rows,
+        checks=checks,
+        errors=errors,
+        warnings=[str(finding) for finding in findings if finding.severity == "warning"],
+        findings=findings,
+        request_mix=mixes,
+    )
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    suites.build_docs(out / "docs")
+    _replace(out / "verdict.json", msgspec.json.format(msgspec.json.encode(verdict), indent=2) + b"\n")
+    known = [day for day in days if mixes[day]]
+    if verdict.passed and known:
+        _replace(drift.accepted_file(), msgspec.json.encode(drift.Accepted(known[-1], mixes[known[-1]])))
+    return verdict
+
+
+def _read(windows: Path, table: str, day: str) -> pd.DataFrame:
+    files = sorted((windows / table / f"date={day}").glob("*.parquet"))
+    if not files:
+        raise DataError(
+            f"{windows / table} has no files for {day}", "every table for every day", "run pipeline.clean for it"
+        )
+    for file in files:
+        schema = pq.read_schema(file)
+        if (schema.metadata or {}).get(VERSION_KEY) != str(SCHEMA_VERSION).encode() or not schema.equals(TABLES[table]):
+            raise ContractError(f"{file}: not the schema of {table}", f"version {SCHEMA_VERSION}", "run clean again")
+    from pandas import concat
+
+    frame: pd.DataFrame = concat([pq.ParquetFile(file).read().to_pandas() for file in files], ignore_index=True)
+    return frame
+
+
+def _replace(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_bytes(content)
+    temporary.replace(path)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the stage from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m pipeline.validate", description=__doc__)
+    parser.add_argument("--windows", type=Path, default=Path("data/windows"))
+    parser.add_argument("--out", type=Path, default=Path("data/validation"))
+    parser.add_argument("--metrics", type=Path, default=Path("data/metrics/validate.json"))
+    parser.add_argument("--params", type=Path, default=settings.PARAMS_FILE)
+    parser.add_argument("--until", type=date.fromisoformat, help="last day that was asked for (default: data.to)")
+    args = parser.parse_args(argv)
+    config = settings.load("validate", ValidateConfig, args.params)
+    until = args.until
+    if until is None:
+        asked = settings.load("data", dict[str, date | None], args.params)
+        until = asked.get("to")
+    verdict = validate(args.windows, args.out, config, until=until)
+    numbers = {
+        "passed": int(verdict.passed),
+        "errors": len(verdict.errors),
+        "warnings": len(verdict.warnings),
+        "checks": verdict.checks,
+        "drifted": int(verdict.drifted),
+    }
+    _replace(args.metrics, msgspec.json.format(msgspec.json.encode(numbers), indent=2) + b"\n")
+    for warning in verdict.warnings:
+        sys.stdout.write(f"warning: {warning}\n")
+    if not verdict.passed:
+        raise DataError(
+            f"validation of {verdict.first} to {verdict.last} failed:\n  " + "\n  ".join(verdict.errors) + "\n",
+            f"no error in {verdict.checks} checks",
+            f"see {args.out / 'docs' / 'index.html'}; nothing was trained",
+        )
+    sys.stdout.write(
+        f"{verdict.first} to {verdict.last}: passed {verdict.checks} checks, {len(verdict.warnings)} warnings\n"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    run_cli(main)

@@ -1,0 +1,143 @@
+"""What must hold between tables and over time: links, capacity, contiguity, completeness, freshness, quarantine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pandas as pd
+
+from pipeline.contracts.windows import WINDOW_SECONDS
+from pipeline.validation.config import ValidateConfig
+from pipeline.validation.verdict import Finding, Severity
+
+DAY_CHECKS = 6
+RANGE_CHECKS = 3
+_SLACK = 1e-6
+"""Relative room for the rounding of sums."""
+_QUALITY = ("nodes", "pods", "functions", "cards")
+
+
+def check_day(day: str, tables: dict[str, pd.DataFrame], config: ValidateConfig) -> Iterator[Finding]:
+    """Check one day's tables against each other."""
+    yield from _pods_have_nodes(day, tables["pods"], tables["nodes"], config)
+    yield from _within_capacity(day, tables["pods"], tables["nodes"], config)
+    yield from _demands_have_pods(day, tables["demands"], tables["pods"], config)
+    yield from _complete(day, tables, config)
+    yield from _no_gaps(day, tables["nodes"], config)
+    yield from _little_quarantined(day, tables, config)
+
+
+def _share(config: ValidateConfig, bad: int, whole: int) -> Severity:
+    return "error" if bad > config.broken_links_fail * whole else "warning"
+
+
+def _rows(frame: pd.DataFrame, columns: list[str], config: ValidateConfig) -> list[dict[str, object]]:
+    picked = frame[columns].head(config.examples)
+    return [{str(name): str(value) for name, value in row.items()} for row in picked.to_dict("records")]
+
+
+def _pods_have_nodes(day: str, pods: pd.DataFrame, nodes: pd.DataFrame, config: ValidateConfig) -> Iterator[Finding]:
+    placed = pods[pods["node"].notna()]
+    key = ["window_start", "cluster", "node"]
+    known = placed[key].merge(nodes[key], on=key, how="left", indicator=True)["_merge"].to_numpy() == "both"
+    lost = placed[~known]
+    if len(lost):
+        message = "the pod's node is not in nodes in that window"
+        examples = _rows(lost, ["window_start", "cluster", "pod", "node"], config)
+        yield Finding(_share(config, len(lost), len(placed)), "pods", "node_exists", day, len(lost), message, examples)
+
+
+def _demands_have_pods(
+    day: str, demands: pd.DataFrame, pods: pd.DataFrame, config: ValidateConfig
+) -> Iterator[Finding]:
+    key = ["window_start", "cluster", "pod"]
+    used = demands[key].drop_duplicates()
+    known = used.merge(pods[key], on=key, how="left", indicator=True)["_merge"].to_numpy() == "both"
+    lost = used[~known]
+    if len(lost):
+        message = "requests were dealt to a pod that is not in pods in that window"
+        examples = _rows(lost, key, config)
+        yield Finding(_share(config, len(lost), len(used)), "demands", "pod_exists", day, len(lost), message, examples)
+
+
+def _within_capacity(day: str, pods: pd.DataFrame, nodes: pd.DataFrame, config: ValidateConfig) -> Iterator[Finding]:
+    key = ["window_start", "cluster", "node"]
+    # A pod that came or went inside the window counts for the part of it that it was there.
+    there = pods["completeness"].where(~pods["filled"], 1.0)
+    weighted = pods[key].assign(
+        cpu_assigned_cores=pods["cpu_assigned_cores"] * there, mem_assigned_gib=pods["mem_assigned_gib"] * there
+    )
+    sums = weighted.groupby(key)[["cpu_assigned_cores", "mem_assigned_gib"]].sum().reset_index()
+    both = sums.merge(nodes[[*key, "cpu_capacity_cores", "mem_capacity_gib"]], on=key)
+    for assigned, capacity in (("cpu_assigned_cores", "cpu_capacity_cores"), ("mem_assigned_gib", "mem_capacity_gib")):
+        over = both[both[assigned] > both[capacity] * (1 + _SLACK)]
+        if len(over):
+            message = f"the pods' {assigned} add up to more than the node's {capacity}"
+            examples = _rows(over, [*key, assigned, capacity], config)
+            severity = _share(config, len(over), len(both))
+            yield Finding(severity, "pods", f"{assigned}_within_capacity", day, len(over), message, examples)
+
+
+def _complete(day: str, tables: dict[str, pd.DataFrame], config: ValidateConfig) -> Iterator[Finding]:
+    for table in _QUALITY:
+        rows = tables[table]
+        mean = float(rows["completeness"].mean()) if len(rows) else 1.0
+        if mean < config.completeness_warn:
+            severity: Severity = "error" if mean < config.completeness_fail else "warning"
+            message = f"mean completeness is {mean:.3f}, expected at least {config.completeness_warn}"
+            low = rows[rows["completeness"] < config.completeness_warn]
+            yield Finding(severity, table, "completeness", day, len(low), message)
+
+
+def _no_gaps(day: str, nodes: pd.DataFrame, config: ValidateConfig) -> Iterator[Finding]:
+    for cluster, rows in nodes.groupby("cluster"):
+        seen = pd.DatetimeIndex(rows["window_start"].unique()).sort_values()
+        due = pd.date_range(seen[0], seen[-1], freq=f"{WINDOW_SECONDS}s")
+        missing = due.difference(seen)
+        if len(missing):
+            severity: Severity = "error" if len(missing) > config.missing_windows_fail * len(due) else "warning"
+            message = f"{cluster}: {len(missing)} of {len(due)} windows have no node at all"
+            examples: list[dict[str, object]] = [{"window_start": str(time)} for time in missing[: config.examples]]
+            yield Finding(severity, "nodes", "contiguous", day, len(missing), message, examples)
+
+
+def _little_quarantined(day: str, tables: dict[str, pd.DataFrame], config: ValidateConfig) -> Iterator[Finding]:
+    aside = tables["quarantine"]
+    used = int(sum(tables[table]["samples"].sum() for table in _QUALITY)) + len(tables["events"])
+    share = len(aside) / max(1, used + len(aside))
+    if share > config.quarantine_warn:
+        severity: Severity = "error" if share > config.quarantine_fail else "warning"
+        rules = (aside["table"] + " " + aside["rule"]).value_counts()
+        most = ", ".join(f"{rule} {count}" for rule, count in rules.head(config.examples).items())
+        message = f"{share:.1%} of the raw rows were put aside ({most})"
+        yield Finding(severity, "quarantine", "share", day, len(aside), message, _rows(aside, ["rule", "raw"], config))
+
+
+def check_range(
+    days: list[str],
+    rows: dict[str, int],
+    last_window: datetime | None,
+    wanted_end: datetime | None,
+    config: ValidateConfig,
+) -> Iterator[Finding]:
+    """Check the range as a whole: every day is there, tables are not empty, the end is recent enough."""
+    due = [day.date().isoformat() for day in pd.date_range(days[0], days[-1], freq="D")]
+    missing = sorted(set(due) - set(days))
+    if missing:
+        examples: list[dict[str, object]] = [{"day": day} for day in missing[: config.examples]]
+        yield Finding("error", "nodes", "days_contiguous", "", len(missing), "days without windows", examples)
+    if not any(rows[table] for table in ("nodes", "pods", "functions", "events")):
+        yield Finding("error", "nodes", "not_empty", "", 1, "no table has a row")
+    if last_window is not None:
+        end = last_window + pd.Timedelta(seconds=WINDOW_SECONDS)
+        if wanted_end is not None and (wanted_end - end).total_seconds() > config.stale_minutes * 60:
+            message = (
+                f"windows end at {end}, {config.stale_minutes:g} minutes or more before the asked end {wanted_end}"
+            )
+            yield Finding("error", "nodes", "fresh", "", 1, message)
+        if config.max_age_hours is not None:
+            age = (datetime.now(UTC) - end).total_seconds() / 3600
+            if age > config.max_age_hours:
+                message = f"the last window is {age:.1f} hours old, expected at most {config.max_age_hours:g}"
+                yield Finding("error", "nodes", "fresh", "", 1, message)
