@@ -11,7 +11,6 @@ import hashlib
 import io
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +61,6 @@ def assemble(spec: FeatureSpec, policy: bytes, *, golden: bytes | None = None, *
         "params": {},
         "metrics": {},
         "lineage": Lineage("0" * 40, "0" * 64, "sample", "1970-01-01T00:00:00Z", "1970-01-01T00:00:00Z"),
-        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     return content | {MANIFEST_FILE: encode(Manifest(**fields | changes))}
 
