@@ -69,7 +69,7 @@ CARDS = (
 NODE_CPU, NODE_MEM = 32.0, 128.0
 
 
-def runtime(card_types: tuple[str, ...] = tuple(card.name for card in CARDS)) -> RuntimeTable:
+def runtime(card_types: tuple[str, ...]) -> RuntimeTable:
     """Return the generated run times on these types of cards."""
     models, cards = {model.name: model for model in MODELS}, {card.name: card for card in CARDS}
 

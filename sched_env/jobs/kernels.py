@@ -1,0 +1,555 @@
+"""The dynamics of ``jobs``, compiled: placements, transfers, shared cards, failures and observations.
+
+Time moves from event to event: a submission, the end of a transfer, the end of an attempt. An event touches one card:
+the progress since the last event there is settled at the speeds that held, the speeds of the new set are looked up,
+and the card's next event follows. A job computes only once its data are there; until then it holds memory, a slot and
+cores, but slows nobody down.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sched_env import draws
+from sched_env.features import jobs as features
+from sched_env.jit import inline, kernel
+from sched_env.jobs.lines import join, leave, offer, release, reopen
+from sched_env.jobs.state import (
+    ARRIVAL,
+    ARRIVED,
+    ATTEMPTS,
+    BEST,
+    BUSY,
+    CARD_SECONDS,
+    CORES,
+    CUT,
+    DATA,
+    DEADLINE,
+    EPOCHS,
+    FAILED,
+    FINISH,
+    FINISHED,
+    FIRST,
+    GPU_FREE,
+    HEAD,
+    HELD,
+    HELD_CARD,
+    HELD_FROM,
+    HELD_JOB,
+    HOLDS,
+    JOB_SECONDS,
+    JOBS,
+    LAST_CARD,
+    LAST_END,
+    LATE,
+    LEFT,
+    LONGEST_WAIT,
+    MEM,
+    MODEL,
+    MOVED_GB,
+    NEED_CPU,
+    NEED_GPU,
+    NEED_MEM,
+    NEXT_SLOT,
+    NODE_JOBS,
+    NONE,
+    NOW,
+    OFFERED,
+    OOM,
+    ORIGIN,
+    PACE,
+    PAID,
+    PLACED,
+    PLACED_AT,
+    POSSIBLE,
+    RETRIES,
+    RETURN,
+    ROW,
+    RUNS,
+    SHAPE,
+    SINCE,
+    SIZE,
+    START,
+    STEPS,
+    USD,
+    WAITED,
+    WAITING,
+    Cards,
+    Queue,
+    Rules,
+    Runtimes,
+    State,
+)
+from sched_env.jobs.whatif import D_END, busy_share, draft, simulate, transfer_s
+from sched_env.vector import END_OF_TRACE, FULL, HORIZON, SHEET, Buffers
+
+METRICS = (
+    *SHEET,
+    "makespan_s",
+    "mean_completion_s",
+    "mean_wait_s",
+    "max_wait_s",
+    "oom",
+    "failed",
+    "retries",
+    "moved_gb",
+    "card_hours",
+)
+RUNNING = -1
+"""The episode goes on (otherwise a code of ``sched_env.vector.ENDED``)."""
+LEFT_OVER = 1e-9
+"""Share of a job's epochs that rounding may leave at its end."""
+
+estimate = inline(features.estimate)
+cost = inline(features.cost)
+
+
+@inline
+def settle(state: State, b: int, c: int) -> None:
+    """Bring the progress of a card's running jobs up to now."""
+    now = state.total[b, NOW]
+    elapsed = now - state.card[b, c, SINCE]
+    state.card[b, c, SINCE] = now
+    if elapsed > 0.0:
+        for i in range(state.kind[b, c, JOBS]):
+            slot = state.slot[b, c, i]
+            if slot[RUNS] > 0.0:
+                slot[LEFT] -= elapsed / slot[PACE]
+
+
+@inline
+def vacate(cards: Cards, queue: Queue, state: State, b: int, c: int, i: int) -> None:
+    """Give back what the job in a slot held; the last slot moves into its place."""
+    now, node = state.total[b, NOW], cards.node[c]
+    row = int(state.slot[b, c, i, ROW])
+    q = queue.links[row, SHAPE]
+    state.service[b, queue.links[row, MODEL]] += max(now - state.slot[b, c, i, START], 0.0)
+    kind = state.kind[b, c]
+    last = kind[JOBS] - 1
+    if i != last:
+        kind[i] = kind[last]
+        for column in range(state.slot.shape[3]):
+            state.slot[b, c, i, column] = state.slot[b, c, last, column]
+    kind[last] = 0
+    kind[JOBS] = last
+    state.slot[b, c, last, RUNS] = 0.0
+    card, place = state.card[b, c], state.node[b, node]
+    if last > 0:
+        card[GPU_FREE] += queue.shapes[q, NEED_GPU]
+    else:  # empty is exactly empty: rounding must not pile up
+        card[GPU_FREE] = cards.mem[c]
+        held = now - card[HELD_FROM]
+        state.total[b, CARD_SECONDS] += held
+        state.total[b, USD] += held * cards.usd_per_s[c]
+    place[NODE_JOBS] -= 1.0
+    if place[NODE_JOBS] > 0.0:
+        place[CORES] -= queue.shapes[q, NEED_CPU]
+        place[MEM] += queue.shapes[q, NEED_MEM]
+    else:
+        place[CORES], place[MEM] = 0.0, cards.node_mem[node]
+
+
+@inline
+def fail(queue: Queue, rules: Rules, state: State, b: int, j: int) -> None:
+    """Count a failed attempt: back in line, or, after the last one, failed for good."""
+    state.job[b, j, ATTEMPTS] += 1
+    if state.job[b, j, ATTEMPTS] < rules.max_attempts:
+        state.count[b, RETRIES] += 1
+        join(queue, rules, state, b, j)
+    else:
+        state.count[b, FAILED] += 1
+        state.total[b, LATE] += 1.0
+        state.total[b, LAST_END] = state.total[b, NOW]
+
+
+@inline
+def end(cards: Cards, queue: Queue, rules: Rules, state: State, b: int, c: int, i: int) -> None:
+    """End the attempt in a slot: finished, or failed on the way."""
+    now = state.total[b, NOW]
+    row = int(state.slot[b, c, i, ROW])
+    failed = state.slot[b, c, i, CUT] > 0.0
+    vacate(cards, queue, state, b, c, i)
+    if failed:
+        fail(queue, rules, state, b, row - state.count[b, FIRST])
+        return
+    state.count[b, FINISHED] += 1
+    state.total[b, LAST_END] = now
+    if now - queue.rows[row, ARRIVAL] > queue.rows[row, DEADLINE]:
+        state.total[b, LATE] += 1.0
+
+
+@inline
+def start_due(cards: Cards, queue: Queue, rules: Rules, state: State, b: int, c: int) -> bool:
+    """Start the jobs whose data have arrived; with the memory check at fault, one may find no memory and fail."""
+    now = state.total[b, NOW]
+    left = False
+    i = 0
+    while i < state.kind[b, c, JOBS]:
+        slot = state.slot[b, c, i]
+        if slot[RUNS] == 0.0 and slot[START] <= now:
+            slot[RUNS] = 1.0
+            if rules.total_memory:
+                used = 0.0
+                for k in range(state.kind[b, c, JOBS]):
+                    if state.slot[b, c, k, RUNS] > 0.0:
+                        used += queue.shapes[queue.links[int(state.slot[b, c, k, ROW]), SHAPE], NEED_GPU]
+                if used > cards.mem[c]:
+                    row = int(slot[ROW])
+                    vacate(cards, queue, state, b, c, i)
+                    state.count[b, OOM] += 1
+                    fail(queue, rules, state, b, row - state.count[b, FIRST])
+                    left = True
+                    continue
+        i += 1
+    return left
+
+
+@inline
+def foresee(cards: Cards, runtimes: Runtimes, state: State, b: int, c: int) -> None:
+    """Look up the speeds of the card's present set, and from them its next event and the predicted ends."""
+    now = state.total[b, NOW]
+    kind = state.kind[b, c]
+    n = kind[JOBS]
+    soonest, which = np.inf, 0
+    t = cards.type[c]
+    for i in range(n):
+        slot = state.slot[b, c, i]
+        if slot[RUNS] > 0.0:
+            one, other = (i + 1) % 3, (i + 2) % 3
+            beside = kind[one] if state.slot[b, c, one, RUNS] > 0.0 else 0
+            besides = kind[other] if state.slot[b, c, other, RUNS] > 0.0 else 0
+            slot[PACE] = runtimes.truth[kind[i] - 1, t, beside, besides]
+            at = now + max(slot[LEFT] - slot[CUT], 0.0) * slot[PACE]
+        else:
+            at = slot[START]
+        if at < soonest:
+            soonest, which = at, i
+    card = state.card[b, c]
+    state.next_s[b, c] = soonest
+    card[NEXT_SLOT] = which
+    card[BUSY] = now
+    if n > 0:
+        draft(state, b, c)
+        card[BUSY] = simulate(state.draft, runtimes.belief, t, n, now)
+        for i in range(n):
+            state.slot[b, c, i, FINISH] = state.draft[D_END, i]
+
+
+@inline
+def happen(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int, c: int) -> None:
+    """Let the card's next event, which is due now, happen."""
+    settle(state, b, c)
+    left = False
+    i = int(state.card[b, c, NEXT_SLOT])
+    if state.slot[b, c, i, RUNS] > 0.0:
+        end(cards, queue, rules, state, b, c, i)
+        left = True
+    i = 0
+    while i < state.kind[b, c, JOBS]:
+        slot = state.slot[b, c, i]
+        if slot[RUNS] > 0.0 and slot[LEFT] - slot[CUT] <= LEFT_OVER * queue.rows[int(slot[ROW]), EPOCHS]:
+            end(cards, queue, rules, state, b, c, i)
+            left = True
+        else:
+            i += 1
+    if start_due(cards, queue, rules, state, b, c):
+        left = True
+    foresee(cards, runtimes, state, b, c)
+    if left:
+        reopen(cards, queue, runtimes, rules, state, b, cards.node[c])
+
+
+@inline
+def place(
+    cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, out: Buffers, b: int, c: int, seed: int
+) -> None:
+    """Put the offered job on a feasible card."""
+    row = state.count[b, OFFERED]
+    j = row - state.count[b, FIRST]
+    now, node = state.total[b, NOW], cards.node[c]
+    q = queue.links[row, SHAPE]
+    leave(queue, state, b, j)
+    waited = now - state.queued_s[b, j]
+    state.total[b, WAITED] += waited
+    state.total[b, LONGEST_WAIT] = max(state.total[b, LONGEST_WAIT], waited)
+    out.wait_s[b] = waited
+    settle(state, b, c)
+    kind, card = state.kind[b, c], state.card[b, c]
+    i = kind[JOBS]
+    if i == 0:
+        card[HELD_FROM] = now
+    kind[i] = queue.links[row, MODEL] + 1
+    kind[JOBS] = i + 1
+    slot = state.slot[b, c, i]
+    slot[LEFT] = queue.rows[row, EPOCHS]
+    slot[CUT] = 0.0
+    if rules.failure_rate > 0.0:
+        attempt = state.job[b, j, ATTEMPTS]
+        if draws.uniform(seed, row, 2 * attempt) < rules.failure_rate:
+            # It will stop somewhere on the way; never so late that it might count as finished.
+            slot[CUT] = queue.rows[row, EPOCHS] * (1.0 - 0.999 * draws.uniform(seed, row, 2 * attempt + 1))
+    slot[START] = now + transfer_s(cards, queue, c, row)
+    slot[RUNS], slot[ROW], slot[PLACED_AT] = 0.0, row, now
+    card[GPU_FREE] -= queue.shapes[q, NEED_GPU]
+    state.node[b, node, NODE_JOBS] += 1.0
+    state.node[b, node, CORES] += queue.shapes[q, NEED_CPU]
+    state.node[b, node, MEM] -= queue.shapes[q, NEED_MEM]
+    gb = queue.rows[row, DATA]
+    state.total[b, MOVED_GB] += gb
+    state.total[b, USD] += gb * cards.usd_per_gb[queue.links[row, ORIGIN], node]
+    state.total[b, PLACED] += 1.0
+    state.count[b, LAST_CARD] = c
+    if state.count[b, HELD] > 0:
+        release(queue, state, b, j)
+    left = start_due(cards, queue, rules, state, b, c)
+    foresee(cards, runtimes, state, b, c)
+    if left:
+        reopen(cards, queue, runtimes, rules, state, b, node)
+
+
+@inline
+def observe(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, out: Buffers, b: int) -> None:
+    """Write the observation of the offered job; memory and price of the cards are written once, from outside."""
+    row = state.count[b, OFFERED]
+    now = state.total[b, NOW]
+    q, model, origin = queue.links[row, SHAPE], queue.links[row, MODEL], queue.links[row, ORIGIN]
+    gpu_mem, mem, epochs, gb = queue.shapes[q, NEED_GPU], queue.shapes[q, NEED_MEM], queue.rows[row, EPOCHS], 0.0
+    gb = queue.rows[row, DATA]
+    belief, harm = runtimes.belief[model], runtimes.harm[model]
+    candidates, kinds, slots, hold = out.candidates[b], state.kind[b], state.slot[b], state.hold[b]
+    for c in range(cards.type.size):
+        t, node = cards.type[c], cards.node[c]
+        kind, rowwise = kinds[c], candidates[c]
+        n = kind[JOBS]
+        alone_s = belief[t, 0, 0] * epochs
+        shared_s = alone_s
+        harm_s = busy_s = 0.0
+        if n > 0:
+            busy_s = max(state.card[b, c, BUSY] - now, 0.0)
+            if n < 3:
+                together = belief[t, kind[0], kind[1]]
+                if together < np.inf:
+                    shared_s = together * epochs
+                harm_s = harm[t, kind[0], kind[1]] * max(slots[c, 0, FINISH] - now, 0.0)
+                if n > 1:
+                    harm_s += harm[t, kind[1], kind[0]] * max(slots[c, 1, FINISH] - now, 0.0)
+        moving_s = gb * cards.seconds_per_gb[origin, node]
+        total_s = estimate(moving_s, alone_s, shared_s, busy_s)
+        rowwise[2] = state.card[b, c, GPU_FREE] - gpu_mem
+        rowwise[3] = n
+        rowwise[4] = busy_share(cards, node, state.node[b, node, CORES])
+        rowwise[5] = state.node[b, node, MEM] - mem
+        rowwise[6] = moving_s
+        rowwise[7] = alone_s
+        rowwise[8] = shared_s
+        rowwise[9] = busy_s
+        rowwise[10] = total_s
+        rowwise[11] = harm_s
+        rowwise[12] = cost(cards.usd_per_s[c] * 3600.0, busy_s, total_s, gb * cards.usd_per_gb[origin, node])
+        rowwise[13] = 1.0 if hold[node, HELD_CARD] == c else 0.0
+    j = row - state.count[b, FIRST]
+    request = out.request[b]
+    request[0], request[1], request[2] = gpu_mem, mem, queue.shapes[q, NEED_CPU]
+    request[3], request[4] = gb, queue.rows[row, BEST]
+    request[5] = now - queue.rows[row, ARRIVAL]
+    request[6] = queue.rows[row, ARRIVAL] + queue.rows[row, DEADLINE] - now
+    request[7], request[8] = state.count[b, WAITING], state.job[b, j, ATTEMPTS]
+    holds = state.line[b, q, HOLDS]
+    request[9] = 1.0 if holds != NONE and hold[holds, HELD_JOB] == j else 0.0
+    out.time_s[b] = now
+
+
+@inline
+def next_card(state: State, b: int) -> int:
+    """Return the card with the next event."""
+    times = state.next_s[b]
+    best = 0
+    for c in range(1, times.size):
+        if times[c] < times[best]:
+            best = c
+    return best
+
+
+@inline
+def run(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, out: Buffers, b: int) -> int:
+    """Let events happen until a job can be placed, or nothing is left; return how the episode stands."""
+    count, total = state.count[b], state.total[b]
+    while True:
+        feasible = offer(cards, queue, runtimes, rules, state, out, b)
+        out.feasible[b] = feasible
+        if feasible > 0:
+            observe(cards, queue, runtimes, rules, state, out, b)
+            return HORIZON if rules.horizon > 0 and count[STEPS] >= rules.horizon else RUNNING
+        c = next_card(state, b)
+        time = state.next_s[b, c]
+        arrivals = count[ARRIVED] < count[SIZE]
+        if arrivals:
+            time = min(time, queue.rows[count[FIRST] + count[ARRIVED], ARRIVAL])
+        if time == np.inf:
+            # Nothing runs and nobody comes. A job still in line would mean that an empty network cannot hold what
+            # was found to be possible: the test-suite shows that this does not happen.
+            return END_OF_TRACE if count[WAITING] == 0 else FULL
+        in_system = count[ARRIVED] - count[FINISHED] - count[FAILED]
+        total[JOB_SECONDS] += in_system * (time - total[NOW])
+        total[NOW] = time
+        while state.next_s[b, c] <= time:
+            happen(cards, queue, runtimes, rules, state, b, c)
+            c = next_card(state, b)
+        while count[ARRIVED] < count[SIZE] and queue.rows[count[FIRST] + count[ARRIVED], ARRIVAL] <= time:
+            j = count[ARRIVED]
+            count[ARRIVED] += 1
+            if queue.shapes[queue.links[count[FIRST] + j, SHAPE], POSSIBLE] > 0.0:
+                join(queue, rules, state, b, j)
+            else:
+                count[FAILED] += 1
+                total[LATE] += 1.0
+                total[LAST_END] = time
+
+
+@inline
+def begin(
+    cards: Cards,
+    queue: Queue,
+    runtimes: Runtimes,
+    rules: Rules,
+    state: State,
+    out: Buffers,
+    b: int,
+    start: int,
+    seed: int,
+) -> None:
+    """Begin an episode in an empty network; a start of -1 is drawn."""
+    rows = queue.rows.shape[0]
+    while True:
+        first = start
+        if start < 0:
+            first = rules.start_min + draws.below(rules.start_max - rules.start_min, seed, b, out.episode[b])
+        out.start[b] = first
+        out.episode[b] += 1
+        state.card[b] = 0.0
+        state.slot[b] = 0.0
+        state.kind[b] = 0
+        for c in range(cards.mem.size):
+            state.card[b, c, GPU_FREE] = cards.mem[c]
+        state.next_s[b] = np.inf
+        state.node[b] = 0.0
+        for node in range(cards.node_mem.size):
+            state.node[b, node, MEM] = cards.node_mem[node]
+        state.hold[b] = NONE
+        state.line[b] = 0
+        for q in range(state.line.shape[1]):
+            state.line[b, q, HEAD] = state.line[b, q, HOLDS] = NONE
+        state.job[b] = 0
+        state.service[b] = 0.0
+        state.count[b] = 0
+        state.total[b] = 0.0
+        state.count[b, FIRST] = first
+        state.count[b, SIZE] = min(rules.episode_jobs, rows - first)
+        state.count[b, LAST_CARD] = NONE
+        state.total[b, NOW] = queue.rows[first, ARRIVAL]
+        # A start from which nothing ever fits gives no decision: draw again, or leave an asked-for one to the caller.
+        if run(cards, queue, runtimes, rules, state, out, b) == RUNNING or start >= 0:
+            return
+
+
+@inline
+def close(cards: Cards, queue: Queue, state: State, out: Buffers, b: int, ended: int) -> None:
+    """Keep the final observation and write the episode's metrics."""
+    out.final_candidates[b] = out.candidates[b]
+    out.final_request[b] = out.request[b]
+    out.final_mask[b] = out.mask[b]
+    count, total, metrics = state.count[b], state.total[b], out.metrics[b]
+    now = total[NOW]
+    unfinished = count[SIZE] - count[FINISHED] - count[FAILED]
+    for c in range(cards.type.size):
+        if state.kind[b, c, JOBS] > 0:
+            held = now - state.card[b, c, HELD_FROM]
+            total[CARD_SECONDS] += held
+            total[USD] += held * cards.usd_per_s[c]
+    jobs = float(count[SIZE])
+    metrics[0] = total[RETURN]
+    metrics[1] = count[STEPS]
+    metrics[2] = total[PLACED]
+    metrics[3] = jobs
+    metrics[4] = (total[LATE] + unfinished) / jobs
+    metrics[5] = total[USD]
+    metrics[6] = total[WAITED]
+    metrics[7] = (total[LAST_END] if unfinished == 0 else now) - queue.rows[count[FIRST], ARRIVAL]
+    metrics[8] = total[JOB_SECONDS] / jobs
+    metrics[9] = total[WAITED] / jobs
+    metrics[10] = total[LONGEST_WAIT]
+    metrics[11] = count[OOM]
+    metrics[12] = count[FAILED]
+    metrics[13] = count[RETRIES]
+    metrics[14] = total[MOVED_GB]
+    metrics[15] = total[CARD_SECONDS] * (1.0 / 3600.0)
+    out.ended[b] = ended
+    out.final_start[b] = out.start[b]
+
+
+@kernel
+def reset_all(
+    cards: Cards,
+    queue: Queue,
+    runtimes: Runtimes,
+    rules: Rules,
+    state: State,
+    out: Buffers,
+    starts: Any,
+    seed: int,
+) -> None:
+    """Begin an episode in every environment."""
+    for b in range(out.start.size):
+        begin(cards, queue, runtimes, rules, state, out, b, starts[b], seed)
+
+
+@kernel
+def step_all(
+    cards: Cards,
+    queue: Queue,
+    runtimes: Runtimes,
+    rules: Rules,
+    state: State,
+    out: Buffers,
+    actions: Any,
+    seed: int,
+    park: bool,
+) -> int:
+    """Place, let events happen and, at an episode's end, restart or park; see ``PlacementVectorEnv._step``."""
+    B, C = out.mask.shape
+    for b in range(B):
+        if out.active[b] and not (0 <= actions[b] < C and out.mask[b, actions[b]]):
+            return -1 - b
+    finished = 0
+    for b in range(B):
+        out.reward[b] = 0.0
+        out.terminated[b] = out.truncated[b] = False
+        if not out.active[b]:
+            continue
+        total = state.total[b]
+        before = total[NOW]
+        place(cards, queue, runtimes, rules, state, out, b, actions[b], seed)
+        state.count[b, STEPS] += 1
+        ended = run(cards, queue, runtimes, rules, state, out, b)
+        if rules.by_makespan:
+            reward = -(total[NOW] - before) * rules.inverse_scale
+        else:
+            reward = -(total[JOB_SECONDS] - total[PAID]) * rules.inverse_scale / state.count[b, SIZE]
+            total[PAID] = total[JOB_SECONDS]
+        out.reward[b] = reward
+        total[RETURN] += reward
+        if ended == RUNNING:
+            continue
+        finished += 1
+        out.truncated[b] = ended == HORIZON
+        out.terminated[b] = ended != HORIZON
+        close(cards, queue, state, out, b, ended)
+        if park:
+            out.active[b] = False
+            out.mask[b] = False
+            out.feasible[b] = 0
+        else:
+            begin(cards, queue, runtimes, rules, state, out, b, -1, seed)
+    return finished

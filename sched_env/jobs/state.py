@@ -1,0 +1,269 @@
+"""What the kernels of ``jobs`` work on: the network, the queue and run times as arrays, and the state.
+
+Figures that are read together lie together, as columns of one array; the constants below name the columns.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sched_env.errors import TraceError
+from sched_env.jobs.runtime import MOST_ON_A_CARD
+from sched_env.jobs.scenario import CpnScenario, Order, Reservation
+from sched_env.traces.tables_jobs import Floats, Indices, JobTrace, RuntimeTable, Topology
+
+FIFO, SHORTEST, LEAST_ATTAINED = range(3)
+NO_RESERVATION, BIG, EASY = range(3)
+NONE = -1
+
+# Queue.rows, Queue.links, Queue.shapes
+ARRIVAL, EPOCHS, DATA, BEST, DEADLINE = range(5)
+MODEL, SHAPE, ORIGIN = range(3)
+NEED_GPU, NEED_MEM, NEED_CPU, POSSIBLE = range(4)
+# State.card; State.kind holds the models (0: none, k + 1: model k) of the three slots, then their number
+GPU_FREE, SINCE, BUSY, HELD_FROM, NEXT_SLOT = range(5)
+JOBS = 3
+# State.slot
+LEFT, CUT, START, PACE, FINISH, RUNS, ROW, PLACED_AT = range(8)
+# State.node, State.hold
+CORES, MEM, NODE_JOBS, PROMISE = range(4)
+HELD_CARD, HELD_JOB = range(2)
+# State.line: one queue for each shape of job
+HEAD, TAIL, CURSOR, BLOCKED, HOLDS = range(5)
+OPEN, FULL_UP, REFUSED = range(3)
+# State.job
+FOLLOWING, ATTEMPTS = range(2)
+# State.count
+FIRST, SIZE, ARRIVED, OFFERED, WAITING, FINISHED, FAILED, STEPS, HELD, LAST_CARD, RETRIES, OOM = range(12)
+# State.total
+NOW, RETURN, JOB_SECONDS, PAID, WAITED, LONGEST_WAIT, LATE, CARD_SECONDS, USD, MOVED_GB, PLACED, LAST_END = range(12)
+
+
+class Cards(NamedTuple):
+    """The network, the same in every environment. C cards, N nodes, D data centres."""
+
+    type: Indices
+    """[C]"""
+    node: Indices
+    mem: Floats
+    usd_per_s: Floats
+    first: Indices
+    """[N + 1]: first card of each node."""
+    node_mem: Floats
+    """[N]"""
+    node_cpu_used: Floats
+    share_per_core: Floats
+    seconds_per_gb: Floats
+    """[D, N]"""
+    usd_per_gb: Floats
+
+
+class Queue(NamedTuple):
+    """The jobs, in order of submission. Jobs with the same model and needs have the same shape and fit alike."""
+
+    rows: Floats
+    """[R, 5]: arrival, epochs, GB, seconds on the best card (with the transfer), deadline (from arrival)."""
+    links: Indices
+    """[R, 3]: model, shape, data centre of the data."""
+    shapes: Floats
+    """[Q, 4]: GPU memory, memory, cores, and whether an empty network can hold it."""
+    shape_model: Indices
+    """[Q]"""
+
+
+class Runtimes(NamedTuple):
+    """Seconds an iteration takes, as ``RuntimeTable.seconds``: [K, T, K + 1, K + 1] each."""
+
+    truth: Floats
+    """What happens."""
+    belief: Floats
+    """What the predictor says, and schedulers reckon with."""
+    harm: Floats
+    """[new model, type, model there, the other there]: relative slow-down of the one there."""
+
+
+class Rules(NamedTuple):
+    """A scenario as kernels read it."""
+
+    order: int
+    reservation: int
+    max_jobs: int
+    cpu_threshold: float
+    gpu_mem_margin: float
+    mem_margin: float
+    big_gpu_mem: float
+    total_memory: bool
+    failure_rate: float
+    max_attempts: int
+    episode_jobs: int
+    horizon: int
+    start_min: int
+    start_max: int
+    by_makespan: bool
+    inverse_scale: float
+
+
+class State(NamedTuple):
+    """What changes. B environments, J jobs an episode, Q shapes, K models."""
+
+    card: Floats
+    """[B, C, 5]: free GPU memory, time of the last settlement, predicted last end, time since when a job holds the
+    card, slot of the next event."""
+    next_s: Floats
+    """[B, C]: time of the card's next event."""
+    kind: Indices
+    """[B, C, 4]"""
+    slot: Floats
+    """[B, C, 3, 8]: epochs left; those an attempt that will fail never gets to; end of the transfer; seconds an
+    epoch now takes; predicted end; whether it runs; trace row; time of the placement."""
+    node: Floats
+    """[B, N, 4]: cores kept busy by jobs, free memory, jobs, when the reserved job was promised to start."""
+    hold: Indices
+    """[B, N, 2]: the reserved card and the job it is for (number in the episode); -1: none."""
+    line: Indices
+    """[B, Q, 5]: first, last, next to be tried; whether trying is of use; node of its reservation."""
+    job: Indices
+    """[B, J, 2]: who is next in line; failed attempts."""
+    queued_s: Floats
+    """[B, J]: since when a waiting job waits."""
+    service: Floats
+    """[B, K]: card seconds each model has had."""
+    count: NDArray[np.int64]
+    """[B, 12]"""
+    total: Floats
+    """[B, 12]"""
+    draft: Floats
+    """[6, 3]: slots of a card in a what-if, never part of the state."""
+    ends: Floats
+    """[E, 3]: ends of jobs on a node in a what-if: time, shape, whether on the card in question."""
+
+
+class Discipline(NamedTuple):
+    """How the queue is run: the part of a scheduler that is not the choice of a card."""
+
+    order: Order
+    reservation: Reservation
+    max_jobs_per_card: int
+
+
+def cards_of(topology: Topology) -> Cards:
+    """Prepare a topology for the kernels."""
+    N = len(topology.nodes)
+    return Cards(
+        type=topology.card_type,
+        node=topology.card_node,
+        mem=topology.card_mem,
+        usd_per_s=topology.card_usd_per_hour / 3600.0,
+        first=np.searchsorted(topology.card_node, np.arange(N + 1)).astype(np.int32),
+        node_mem=topology.node_mem,
+        node_cpu_used=topology.node_cpu_used,
+        share_per_core=1.0 / topology.node_cpu,
+        seconds_per_gb=np.ascontiguousarray(topology.seconds_per_gb()),
+        usd_per_gb=np.ascontiguousarray(topology.usd_per_gb()),
+    )
+
+
+def queue_of(trace: JobTrace, cards: Cards, belief: Floats, scenario: CpnScenario) -> Queue:
+    """Prepare a queue for the kernels: shapes, and what each job would take on its best card."""
+    if trace.origin.max(initial=0) >= len(cards.seconds_per_gb):
+        raise TraceError(
+            f"JobTrace.origin reaches {trace.origin.max()}",
+            f"an index from 0 to {len(cards.seconds_per_gb) - 1} into the topology's datacenters",
+        )
+    needs = np.stack([trace.model, trace.gpu_mem, trace.mem, trace.cpu], axis=1)
+    shapes, shape = np.unique(needs, axis=0, return_inverse=True)
+    model = shapes[:, 0].astype(np.int32)
+    alone = belief[:, :, 0, 0][:, cards.type]  # [K, C]
+    holds = (
+        (cards.mem - scenario.gpu_mem_margin_gib >= shapes[:, 1:2])
+        & ((cards.node_mem - scenario.mem_margin_gib)[cards.node] >= shapes[:, 2:3])
+        & (cards.node_cpu_used <= scenario.cpu_threshold)[cards.node]
+        & np.isfinite(alone)[model]
+    )
+    best = np.full(len(trace), np.inf)
+    link = cards.seconds_per_gb[:, cards.node]  # [D, C]
+    for q, d in np.unique(np.stack([shape.ravel(), trace.origin], axis=1), axis=0):
+        jobs = np.flatnonzero((shape.ravel() == q) & (trace.origin == d))
+        where = np.flatnonzero(holds[q])
+        if where.size:
+            times = trace.data_gb[jobs, None] * link[d, where] + trace.epochs[jobs, None] * alone[model[q], where]
+            best[jobs] = times.min(axis=1)
+    deadline = trace.deadline_s if trace.deadline_s.size else scenario.deadline_factor * best
+    return Queue(
+        rows=np.stack([trace.arrival_s, trace.epochs, trace.data_gb, best, deadline], axis=1),
+        links=np.stack([trace.model, shape.ravel().astype(np.int32), trace.origin], axis=1),
+        shapes=np.column_stack([shapes[:, 1:], holds.any(axis=1)]),
+        shape_model=model,
+    )
+
+
+def runtimes_of(truth: RuntimeTable, belief: RuntimeTable, topology: Topology, trace: JobTrace) -> Runtimes:
+    """Prepare run times for the kernels, in the topology's order of card types and the queue's of models."""
+    tables = [table.select(topology.card_types, trace.model_names).seconds for table in (truth, belief)]
+    finite = np.isfinite(tables[0])
+    if not np.array_equal(finite, np.isfinite(tables[1])):
+        raise TraceError("predicted run times are finite for other sets than the true ones", "the same sets")
+    believed = tables[1]
+    # belief[there, type, new, other] / belief[there, type, none, other] - 1, as [new, type, there, other]
+    with np.errstate(invalid="ignore"):
+        slower = believed[:, :, 1:, :] / believed[:, :, :1, :] - 1.0
+    K, T = believed.shape[:2]
+    harm = np.zeros((K, T, K + 1, K + 1))
+    harm[:, :, 1:, :] = np.where(np.isfinite(slower), slower, 0.0).transpose(2, 1, 0, 3)
+    return Runtimes(tables[0], believed, harm)
+
+
+def rules_of(scenario: CpnScenario, discipline: Discipline, rows: int) -> Rules:
+    """Turn a scenario, with the discipline of its queue, into numbers."""
+    stop = max(rows - scenario.episode_jobs + 1, 1)
+    stop = min(scenario.start_max or stop, rows)
+    return Rules(
+        order={"fifo": FIFO, "shortest": SHORTEST, "least_attained": LEAST_ATTAINED}[discipline.order],
+        reservation={"none": NO_RESERVATION, "big": BIG, "easy": EASY}[discipline.reservation],
+        max_jobs=discipline.max_jobs_per_card,
+        cpu_threshold=float(scenario.cpu_threshold),
+        gpu_mem_margin=float(scenario.gpu_mem_margin_gib),
+        mem_margin=float(scenario.mem_margin_gib),
+        big_gpu_mem=float(scenario.big_job_gib),
+        total_memory=scenario.memory_check == "total",
+        failure_rate=float(scenario.failure_rate),
+        max_attempts=scenario.max_attempts,
+        episode_jobs=scenario.episode_jobs,
+        horizon=scenario.horizon,
+        start_min=min(scenario.start_min, stop - 1),
+        start_max=stop,
+        by_makespan=scenario.reward == "makespan",
+        inverse_scale=1.0 / scenario.reward_scale_s,
+    )
+
+
+def empty_state(B: int, cards: Cards, queue: Queue, models: int, episode_jobs: int) -> State:
+    """Allocate the state; the reset kernel fills it."""
+    C, N, Q, S = cards.type.size, cards.node_mem.size, len(queue.shapes), MOST_ON_A_CARD
+    widest = int(np.diff(cards.first).max())
+
+    def floats(*shape: int) -> Floats:
+        return np.zeros(shape)
+
+    def indices(*shape: int) -> Indices:
+        return np.zeros(shape, np.int32)
+
+    return State(
+        card=floats(B, C, 5),
+        next_s=floats(B, C),
+        kind=indices(B, C, S + 1),
+        slot=floats(B, C, S, 8),
+        node=floats(B, N, 4),
+        hold=indices(B, N, 2),
+        line=indices(B, Q, 5),
+        job=indices(B, episode_jobs, 2),
+        queued_s=floats(B, episode_jobs),
+        service=floats(B, models),
+        count=np.zeros((B, 12), np.int64),
+        total=floats(B, 12),
+        draft=floats(6, S),
+        ends=floats(S * widest + 1, 3),
+    )

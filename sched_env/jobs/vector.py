@@ -1,0 +1,153 @@
+"""Many computing power networks at once."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sched_env.contracts.feature_spec import Problem
+from sched_env.errors import ConfigError
+from sched_env.features.jobs import SPEC
+from sched_env.jobs import kernels, topology
+from sched_env.jobs.runtime import RuntimeModel
+from sched_env.jobs.scenario import CpnScenario
+from sched_env.jobs.state import (
+    POSSIBLE,
+    SHAPE,
+    STEPS,
+    Discipline,
+    cards_of,
+    empty_state,
+    queue_of,
+    rules_of,
+    runtimes_of,
+)
+from sched_env.scenarios import Scenario
+from sched_env.traces import synthetic_jobs
+from sched_env.traces.tables_jobs import JobTrace, RuntimeTable, Topology
+from sched_env.vector import PlacementVectorEnv
+
+
+class Workload(NamedTuple):
+    """Everything an episode replays."""
+
+    jobs: JobTrace
+    topology: Topology
+    runtime: RuntimeTable | RuntimeModel
+    """What happens; a model is asked once for each set."""
+    predicted: RuntimeTable | RuntimeModel | None = None
+    """What schedulers believe; left out: the truth."""
+
+
+class CpnVectorEnv(PlacementVectorEnv):
+    """B networks that replay one queue from different rows.
+
+    Args:
+        scenario: The settings.
+        num_envs: B.
+        workload: Queue, network and run times.
+        seed: Names the start points and the failures.
+        copy: Return fresh arrays from every call.
+    """
+
+    problem: ClassVar[Problem] = "jobs"
+    METRICS: ClassVar[tuple[str, ...]] = kernels.METRICS
+    scenario: CpnScenario
+
+    def __init__(
+        self, scenario: CpnScenario, num_envs: int, workload: Workload, *, seed: int = 0, copy: bool = False
+    ) -> None:
+        super().__init__(scenario, SPEC, num_envs, len(workload.topology), seed=seed, copy=copy)
+        self.trace, self.topology = workload.jobs, workload.topology
+        self.cards = cards_of(workload.topology)
+        truth = self._table(workload.runtime)
+        belief = truth if workload.predicted is None else self._table(workload.predicted)
+        self.runtimes = runtimes_of(truth, belief, workload.topology, workload.jobs)
+        self.queue = queue_of(workload.jobs, self.cards, self.runtimes.belief, scenario)
+        self.discipline = own_discipline(scenario)
+        self.rules = rules_of(scenario, self.discipline, len(workload.jobs))
+        if not self.queue.shapes[self.queue.links[:, SHAPE], POSSIBLE].any():
+            raise ConfigError("no job of the queue fits an empty card", "at least one that does")
+        self.state = empty_state(
+            num_envs, self.cards, self.queue, len(workload.jobs.model_names), scenario.episode_jobs
+        )
+        self.primary = ("makespan_s" if scenario.reward == "makespan" else "mean_completion_s", -1.0)
+        for block in (self.buffers.candidates, self.buffers.final_candidates):
+            block[:, :, 0], block[:, :, 1] = self.cards.mem, workload.topology.card_usd_per_hour
+
+    def _table(self, runtime: RuntimeTable | RuntimeModel) -> RuntimeTable:
+        if isinstance(runtime, RuntimeModel):
+            return runtime.table(self.topology.card_types, self.trace.model_names)
+        return runtime
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What every kernel of the problem takes first."""
+        return self.cards, self.queue, self.runtimes, self.rules, self.state
+
+    def use(self, discipline: Discipline) -> None:
+        """Run the queue by another discipline than the scenario's, as a heuristic that is a whole scheduler does.
+
+        Raises:
+            ConfigError: When an episode is under way; episodes at their first decision begin anew.
+        """
+        if discipline == self.discipline:
+            return
+        buffers = self.buffers
+        if buffers.active.any() and self.state.count[:, STEPS].any():
+            raise ConfigError(
+                f"the queue is run as {self.discipline} and an episode is under way",
+                "a change at the start of an episode",
+                "reset the environment after binding the heuristic",
+            )
+        self.discipline = discipline
+        self.rules = rules_of(self.scenario, discipline, len(self.trace))
+        if buffers.active.any():
+            buffers.episode -= 1
+            self._reset(buffers.start.copy())
+
+    def _reset(self, starts: NDArray[np.int64]) -> None:
+        if starts.max() >= len(self.trace):
+            raise ConfigError(f"start {starts.max()} is beyond the queue", f"rows 0 to {len(self.trace) - 1}")
+        kernels.reset_all(*self.arguments, self.buffers, starts, self.seed)
+        stuck = np.flatnonzero(self.buffers.feasible == 0)
+        if stuck.size:
+            raise ConfigError(f"from start {starts[stuck[0]]} on, no job of the episode fits an empty card")
+
+    def _step(self, actions: NDArray[np.int64]) -> int:
+        return int(kernels.step_all(*self.arguments, self.buffers, actions, self.seed, self.park))
+
+
+def own_discipline(scenario: CpnScenario) -> Discipline:
+    """Return the scenario's own discipline."""
+    return Discipline(scenario.queue_order, scenario.reservation, scenario.max_jobs_per_card)
+
+
+def make(scenario: Scenario, num_envs: int, *, seed: int = 0, trace: Any = None, copy: bool = False) -> CpnVectorEnv:
+    """Make the environments of a scenario; the trace is a :class:`Workload`, or a JobTrace for the scenario's network.
+
+    A JobTrace alone must use the generated models, whose run times are known.
+    """
+    if not isinstance(scenario, CpnScenario):
+        raise ConfigError(f"scenario {scenario.name!r} is a {type(scenario).__name__}", "a CpnScenario")
+    return CpnVectorEnv(scenario, num_envs, workload(scenario, trace), seed=seed, copy=copy)
+
+
+def workload(scenario: CpnScenario, trace: Any = None) -> Workload:
+    """Return queue, network and run times: as given, or generated by the scenario's settings."""
+    if isinstance(trace, Workload):
+        return trace
+    where = topology.load(scenario.topology, scenario.cards)
+    table = synthetic_jobs.runtime(where.card_types)
+    if trace is None:
+        trace = synthetic_jobs.queue(
+            scenario.trace_rows,
+            where,
+            load=scenario.load,
+            data_gb=scenario.data_gb,
+            seed=scenario.trace_seed,
+            table=table,
+        )
+    return Workload(trace, where, table)
