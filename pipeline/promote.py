@@ -2,6 +2,7 @@
 
     python -m pipeline.promote --problem functions --run-dir var/runs/X --run-id X --approver NAME --reason TEXT
     python -m pipeline.promote --reject --problem functions --run-dir var/runs/X --run-id X --approver NAME ...
+    python -m pipeline.promote --resign --problem functions --approver NAME --reason "key rotated"
 
 Data and run branch are pushed first, then the signed bundle, and the record last, in one atomic push: whatever is
 killed in between, the registry holds either no trace of the promotion or all of it, and running it again ends well.
@@ -20,6 +21,7 @@ from pipeline.errors import RegistryError
 from pipeline.registering import bundles
 from pipeline.registering.chain import Chain, append
 from pipeline.registering.runs import Run, record_run
+from pipeline.registering.views import describe
 from sched_env.contracts.bundle import Manifest, Verdict
 from sched_env.contracts.feature_spec import PROBLEMS
 from sched_env.errors import run_cli
@@ -85,6 +87,37 @@ def reject(problem: str, run_dir: Path, *, run_id: str, approver: str | None, re
     return append(decide)
 
 
+def resign(problem: str, *, approver: str, reason: str) -> PromotionRecord:
+    """Sign the live bundle anew with the current key: after a rotation, or when the key that signed it was revoked.
+
+    The policy stays the same, but what the service holds changes: so it is approved, counted and pushed like any other.
+    """
+    if not approver.strip():
+        raise RegistryError("nobody approved this signature", "--approver with the name of a person")
+    chain = Chain.open()
+    live = chain.live(problem)
+    if live is None:
+        raise RegistryError(f"no policy of {problem} is live", "a bundle to sign")
+    directory = bundles.sign_anew(bundles.approved(chain, live, history=True))
+    pointer, sha256 = bundles.store(directory), bundles.files_sha256(directory)
+
+    def decide(chain: Chain) -> PromotionRecord:
+        now, pending = chain.live(problem), chain.pending(problem)
+        if now is None or now.digest != live.digest or pending is not None:
+            raise RegistryError(f"another promotion of {problem} came first", fix="look at it, then run this again")
+        return chain.follow_up(
+            now,
+            state="approved",
+            counter=chain.counter(problem) + 1,
+            previous_digest=now.digest,
+            approver=approver.strip(),
+            reason=reason or "signed anew",
+            bundle_sha256=sha256,
+        )
+
+    return append(decide, files={bundles.pointer_of(live.digest): pointer})
+
+
 def _judged(problem: str, run_dir: Path) -> tuple[dict[str, Any], Manifest]:
     """Read the gate's report and the bundle it is about."""
     path = run_dir / "data" / "gate" / problem / "report.json"
@@ -147,31 +180,30 @@ def _facts(chain: Chain, manifest: Manifest, report: dict[str, Any], run: Run) -
     }
 
 
-def describe(record: PromotionRecord) -> str:
-    """Say a record in one line."""
-    by = f" by {record.approver}" if record.approver else ""
-    return f"{record.problem}: {record.state}{by} {record.digest} (record {record.sequence}, counter {record.counter})"
-
-
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.promote", description="Sign and record a promotion")
     parser.add_argument("--problem", required=True, choices=PROBLEMS)
-    parser.add_argument("--run-dir", required=True, type=Path, help="the run's clone")
+    parser.add_argument("--run-dir", type=Path, help="the run's clone")
     parser.add_argument("--run-id", help="the run's id; the name of its folder without it")
     parser.add_argument("--approver", default="", help="the person who decided")
     parser.add_argument("--reason", default="", help="their words")
-    parser.add_argument("--reject", action="store_true", help="record a rejection instead")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--reject", action="store_true", help="record a rejection")
+    instead.add_argument("--resign", action="store_true", help="sign the live bundle anew with the current key")
     arguments = parser.parse_args()
-    run_dir: Path = arguments.run_dir.absolute()
-    run_id = arguments.run_id or run_dir.name
-    if arguments.reject:
-        person = arguments.approver.strip() or None
-        record = reject(arguments.problem, run_dir, run_id=run_id, approver=person, reason=arguments.reason)
+    problem, approver, reason = arguments.problem, arguments.approver, arguments.reason
+    if arguments.resign:
+        record = resign(problem, approver=approver, reason=reason)
+    elif arguments.run_dir is None:
+        parser.error("--run-dir is needed")
     else:
-        record = promote(
-            arguments.problem, run_dir, run_id=run_id, approver=arguments.approver, reason=arguments.reason
-        )
+        run_dir: Path = arguments.run_dir.absolute()
+        run_id = arguments.run_id or run_dir.name
+        if arguments.reject:
+            record = reject(problem, run_dir, run_id=run_id, approver=approver.strip() or None, reason=reason)
+        else:
+            record = promote(problem, run_dir, run_id=run_id, approver=approver, reason=reason)
     sys.stdout.write(describe(record) + "\n")
     return 0
 

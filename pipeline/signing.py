@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 
 from pipeline.errors import RegistryError
+from pipeline.files import write_atomic
 from pipeline.settings import var
 from sched_env import signatures
 from sched_env.contracts import decode, encode
@@ -77,7 +78,7 @@ def private_key() -> Path:
     if not path.exists():
         if KEY_ENV in os.environ:
             raise RegistryError(f"{path} ({KEY_ENV}) does not exist", "the private signing key")
-        create_private(path, _new_private_pem(), exclusive=True)
+        _first_private(path)
     refuse_readable(path)
     _publish(path)
     return path
@@ -183,7 +184,7 @@ def create_private(path: Path, content: bytes, *, exclusive: bool) -> None:
     """Write a secret with mode 0600, whole or not at all; with ``exclusive`` the first of two writers wins."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.unlink(missing_ok=True)
+    scratch.unlink(missing_ok=True)  # left by a killed process that had our number
     with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
         file.flush()
@@ -199,14 +200,6 @@ def create_private(path: Path, content: bytes, *, exclusive: bool) -> None:
         scratch.unlink()
 
 
-def write_atomic(path: Path, content: bytes) -> None:
-    """Write a public file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_bytes(content)
-    scratch.replace(path)
-
-
 def _replace_private(path: Path) -> None:
     if KEY_ENV in os.environ:
         raise RegistryError(
@@ -215,15 +208,32 @@ def _replace_private(path: Path) -> None:
             "put a new key there the way this one came",
         )
     # Trusted first: a kill in between leaves an unused public key, never a signature that nobody accepts.
-    content = _new_private_pem()
-    scratch = path.with_name(f".{path.name}.next")
-    create_private(scratch, content, exclusive=False)
+    scratch = _next_to(path)
+    create_private(scratch, _new_private_pem(), exclusive=False)
     _publish(scratch)
     scratch.replace(path)
 
 
+def _first_private(path: Path) -> None:
+    """Make the first key, trusted before it can sign; what a killed process left half-done is taken up again."""
+    scratch = _next_to(path)
+    create_private(scratch, _new_private_pem(), exclusive=True)
+    _publish(scratch)
+    mine = hashlib.sha256(_public(scratch, pem=False)).hexdigest()
+    try:
+        path.hardlink_to(scratch)
+    except FileExistsError:
+        if mine != current_key_id():  # Another process was first, with a key of its own: ours never signed anything.
+            (trusted_folder() / f"{mine}.pub").unlink(missing_ok=True)
+    scratch.unlink(missing_ok=True)
+
+
+def _next_to(path: Path) -> Path:
+    return path.with_name(f".{path.name}.next")
+
+
 def _publish(path: Path) -> None:
-    """Make sure the public half is known: a process killed right after making the key is put right here."""
+    """Make sure that the public half is known, also of a key that came by another way (a mounted secret)."""
     key = hashlib.sha256(_public(path, pem=False)).hexdigest()
     if key in signatures.revocations(revoked_file()):
         raise RegistryError(f"{path}: key {key[:12]} is revoked", fix="remove it: a new one is made on first use")

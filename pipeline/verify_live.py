@@ -11,8 +11,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from pipeline.promote import describe
 from pipeline.registering.outcomes import confirm, reconcile
+from pipeline.registering.views import describe
 from sched_env.contracts.feature_spec import PROBLEMS
 from sched_env.errors import run_cli
 

@@ -21,6 +21,7 @@ import msgspec
 from pipeline import signing
 from pipeline.contracts.record import PromotionRecord
 from pipeline.errors import RegistryError
+from pipeline.files import replaced_folder
 from pipeline.registering import places
 from pipeline.registering.chain import Chain
 from pipeline.registering.runs import Run
@@ -81,66 +82,76 @@ def finalise(source: Path, run: Run, verdict: Verdict) -> Path:
     target = places.bundle(manifest.digest)
     if _is_kept(target, content):
         return target
-    places.bundles().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=places.bundles(), prefix=".signing-") as scratch:
-        copy = Path(scratch, target.name)
-        copy.mkdir()
+    with replaced_folder(target) as copy:
         for name in manifest.files:
             shutil.copyfile(source / name, copy / name)
         (copy / MANIFEST_FILE).write_bytes(content)
         signatures.sign(copy, signing.private_key())
-        put_in_place(copy, target)
     return target
 
 
-def put_in_place(directory: Path, target: Path) -> None:
-    """Move a complete folder to its name; an older one there gives way and is removed afterwards."""
-    aside = directory.with_name(directory.name + ".old")
-    if target.exists():
-        target.rename(aside)
-    directory.rename(target)
-    shutil.rmtree(aside, ignore_errors=True)
+def sign_anew(directory: Path) -> Path:
+    """Replace the signature of a kept bundle by one of the current key."""
+    with replaced_folder(directory) as copy:
+        shutil.copytree(directory, copy, dirs_exist_ok=True)
+        signatures.sign(copy, signing.private_key())
+    return directory
 
 
 def store(directory: Path) -> bytes:
     """Put a signed bundle into the DVC cache and remote; return the DVC file that points at it."""
-    with _dvc_folder() as root:
+    with dvc_folder() as root:
         copy = root / POINTERS / directory.name
         shutil.copytree(directory, copy)
-        _dvc(root, "add", "--quiet", str(copy.relative_to(root)))
-        _dvc(root, "push", "--quiet")
+        dvc(root, "add", "--quiet", str(copy.relative_to(root)))
+        dvc(root, "push", "--quiet")
         return copy.with_suffix(".dvc").read_bytes()
 
 
 def fetch(digest: str, pointer: bytes) -> Path:
     """Bring a signed bundle back from the DVC remote into ``var/bundles``."""
     target = places.bundle(digest)
-    places.bundles().mkdir(parents=True, exist_ok=True)
-    with _dvc_folder() as root:
+    with dvc_folder() as root:
         file = root / pointer_of(digest)
         file.parent.mkdir(parents=True)
         file.write_bytes(pointer)
-        _dvc(root, "pull", "--quiet", str(file.relative_to(root)))
-        with tempfile.TemporaryDirectory(dir=places.bundles(), prefix=".fetching-") as scratch:
-            copy = Path(scratch, target.name)
+        dvc(root, "pull", "--quiet", str(file.relative_to(root)))
+        with replaced_folder(target) as copy:
             # Copied byte by byte: DVC may have linked the files into its read-only cache.
-            shutil.copytree(file.with_suffix(""), copy, copy_function=shutil.copyfile)
-            put_in_place(copy, target)
+            shutil.copytree(file.with_suffix(""), copy, copy_function=shutil.copyfile, dirs_exist_ok=True)
     return target
 
 
-def approved(chain: Chain, record: PromotionRecord) -> Path:
-    """Return the folder of a record's signed bundle, brought back from the DVC remote if need be, and check it."""
+def approved(chain: Chain, record: PromotionRecord, *, history: bool = False) -> Path:
+    """Return the folder of a record's signed bundle, brought back from the DVC remote if need be, and check it.
+
+    Args:
+        chain: The records.
+        record: Names digest and bytes.
+        history: Accept retired and revoked keys too: the bundle is looked at, not served.
+    """
     directory = places.bundle(record.digest)
     if not directory.is_dir() or files_sha256(directory) != record.bundle_sha256:
-        pointer = chain.mirror.files(str(chain.commit), pointer_of(record.digest))
-        if not pointer:
-            raise RegistryError(f"{pointer_of(record.digest)} is missing on branch promotions")
-        directory = fetch(record.digest, next(iter(pointer.values())))
+        directory = fetch(record.digest, _pointer(chain, record))
     if files_sha256(directory) != record.bundle_sha256:
         raise RegistryError(f"{directory} is not the bundle that record {record.sequence} approved")
-    signatures.verify(directory, signing.trusted_folder(), signing.revoked_file())
+    if history:
+        signatures.signer(directory, signing.public_keys())
+    else:
+        signatures.verify(directory, signing.trusted_folder(), signing.revoked_file())
     return directory
+
+
+def _pointer(chain: Chain, record: PromotionRecord) -> bytes:
+    """Read the DVC file as it was when these very bytes were approved; a bundle may have been signed anew since."""
+    wanted = (record.digest, record.bundle_sha256)
+    approvals = [one for one in chain.records if one.state == "approved" and (one.digest, one.bundle_sha256) == wanted]
+    path, commits = pointer_of(record.digest), chain.commits()
+    for approval in reversed(approvals):
+        pointer = chain.mirror.files(commits[approval.sequence], path).get(path)
+        if pointer is not None:
+            return pointer
+    raise RegistryError(f"{path} is missing on branch promotions", f"the bundle of record {record.sequence}")
 
 
 def _is_kept(target: Path, manifest: bytes) -> bool:
@@ -153,22 +164,27 @@ def _is_kept(target: Path, manifest: bytes) -> bool:
     return (target / MANIFEST_FILE).read_bytes() == manifest
 
 
+def dvc_settings() -> str:
+    """Settings of a DVC repository that works on the shared cache and the remote of the bundles."""
+    return (
+        "[core]\n    analytics = false\n    remote = bundles\n"
+        f"[cache]\n    dir = {places.dvc_cache()}\n    type = copy\n"
+        f"['remote \"bundles\"']\n    url = {places.dvc_remote()}\n"
+    )
+
+
 @contextmanager
-def _dvc_folder() -> Iterator[Path]:
-    """Make a throw-away DVC repository on the shared cache: concurrent promotions never share a working tree."""
-    remote = places.dvc_remote()
+def dvc_folder() -> Iterator[Path]:
+    """Make a throw-away DVC repository: concurrent promotions never share a working tree."""
     with tempfile.TemporaryDirectory(prefix="loadmaster-dvc-") as folder:
         root = Path(folder)
         (root / ".dvc").mkdir()
-        (root / ".dvc" / "config").write_text(
-            "[core]\n    no_scm = true\n    analytics = false\n    remote = bundles\n"
-            f"[cache]\n    dir = {places.dvc_cache()}\n    type = copy\n"
-            f"['remote \"bundles\"']\n    url = {remote}\n"
-        )
+        (root / ".dvc" / "config").write_text(dvc_settings().replace("[core]\n", "[core]\n    no_scm = true\n"))
         yield root
 
 
-def _dvc(root: Path, *arguments: str) -> None:
+def dvc(root: Path, *arguments: str) -> None:
+    """Run DVC in a folder; an error carries its own words."""
     done = subprocess.run(
         [sys.executable, "-m", "dvc", *arguments],
         cwd=root,

@@ -7,6 +7,7 @@ chain, where it either still holds (another problem moved) or fails with the rea
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -33,6 +34,9 @@ ATTEMPTS = 20
 """Writers that lose a race decide again; each loss means somebody else made progress."""
 
 KEYS = "keys/"
+TRUSTED_LIST = f"{KEYS}trusted.json"
+"""Which of the published keys the service accepts; the others are good for the history only."""
+
 DVC_CONFIG = ".dvc/config", b"[core]\n    analytics = false\n"
 """Makes a checkout of ``promotions`` a DVC repository: ``git clone -b promotions`` and ``dvc pull`` bring bundles."""
 
@@ -239,6 +243,7 @@ def published_keys() -> dict[str, bytes]:
     """What belongs into ``keys/`` on branch ``promotions``: public keys and revocations."""
     signing.private_key()
     published = {f"{KEYS}{key}.pub": path.read_bytes() for key, path in signing.public_keys().items()}
+    published[TRUSTED_LIST] = json.dumps(sorted(signatures.trusted(signing.trusted_folder()))).encode() + b"\n"
     if signing.revoked_file().exists():
         published[f"{KEYS}revoked.json"] = signing.revoked_file().read_bytes()
     return published

@@ -19,8 +19,11 @@ from pipeline.registering.chain import now, sync
 from pipeline.registering.git import Repository
 
 PREFIX = "runs/"
-KEPT = ("params.yaml", "dvc.lock", "data/metrics", "data/gate")
+KEPT = ("params.yaml", "dvc.lock", "data/metrics")
 """What is committed beyond the code, although ``data/`` is ignored: small, and read by people."""
+
+REPORTS = "reports/gate/"
+"""Where the gate's reports are committed: not at their place under ``data/``, which belongs to DVC."""
 
 
 class Run(NamedTuple):
@@ -65,13 +68,23 @@ def record_run(run_dir: Path, run_id: str) -> Run:
     return Run(run_id, recorded, hashlib.sha256(lock.read_bytes()).hexdigest())
 
 
+def report_of(problem: str) -> str:
+    """Path of the gate's report in a run's commit."""
+    return f"{REPORTS}{problem}/report.json"
+
+
 def _tree(clone: Repository) -> str:
     """Write the tree of HEAD plus what the run made, through an index of our own."""
     kept = [name for name in KEPT if (clone.path / name).exists()]
+    reports = sorted((clone.path / "data" / "gate").glob("*/report.*"))
     with tempfile.TemporaryDirectory(prefix="loadmaster-index-") as folder:
         index = {"GIT_INDEX_FILE": str(Path(folder, "index"))}
         clone.run("read-tree", "HEAD", env=index)
         clone.run("add", "--force", "--", *kept, env=index)
+        for path in reports:
+            blob = clone.run("hash-object", "-w", "--stdin", data=path.read_bytes()).decode().strip()
+            entry = f"100644,{blob},{REPORTS}{path.parent.name}/{path.name}"
+            clone.run("update-index", "--add", "--cacheinfo", entry, env=index)
         return clone.run("write-tree", env=index).decode().strip()
 
 

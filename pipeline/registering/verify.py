@@ -13,7 +13,7 @@ from pipeline import signing
 from pipeline.errors import RegistryError
 from pipeline.registering import places, records, tags, verify_bundles, verify_runs, verify_store
 from pipeline.registering.bundles import POINTERS
-from pipeline.registering.chain import BRANCH, DVC_CONFIG, KEYS, Chain, sync
+from pipeline.registering.chain import BRANCH, DVC_CONFIG, KEYS, TRUSTED_LIST, Chain, sync
 from pipeline.registering.git import Repository
 from pipeline.registering.records import Finding
 from sched_env import signatures
@@ -128,8 +128,8 @@ def _published(chain: Chain) -> Iterator[Finding]:
         elif path == f"{KEYS}revoked.json":
             for listed in sorted(signatures.parse_revocations(data, source=path).keys() - revoked_here.keys()):
                 yield Finding(str(signing.revoked_file()), f"lacks key {listed[:12]}, which {path} lists as revoked")
-        else:
-            yield Finding(path, "keys/ holds *.pub and revoked.json only")
+        elif path != TRUSTED_LIST:
+            yield Finding(path, "keys/ holds *.pub, trusted.json and revoked.json only")
 
 
 def _tags(chain: Chain) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from pipeline.contracts.record import PromotionRecord
 from pipeline.registering import dvc_objects
 from pipeline.registering.chain import Chain
 from pipeline.registering.records import Finding
-from pipeline.registering.runs import branch_of
+from pipeline.registering.runs import branch_of, report_of
 
 LOCK = "dvc.lock"
 
@@ -33,7 +33,7 @@ def findings(chain: Chain) -> Iterator[Finding]:
 
 
 def _content(chain: Chain, record: PromotionRecord, *, data: bool) -> Iterator[Finding]:
-    report = f"data/gate/{record.problem}/report.json"
+    report = report_of(record.problem)
     where = f"in commit {record.git_commit[:12]}"
     files = chain.mirror.files(record.git_commit, LOCK, "params.yaml", report)
     for name in (LOCK, "params.yaml", report):

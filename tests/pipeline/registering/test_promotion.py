@@ -29,7 +29,7 @@ def test_a_promotion_goes_live_and_everything_names_the_same_digest(home, night,
     assert chain.records[1].previous_record_sha256 == record_sha256(chain.records[0])
     committed = chain.mirror.files(record.git_commit)
     assert committed["params.yaml"] == (clone / "params.yaml").read_bytes()
-    assert {"dvc.lock", "data/gate/functions/report.json", "stages.py"} <= committed.keys()
+    assert {"dvc.lock", "reports/gate/functions/report.json", "stages.py"} <= committed.keys()
     assert service.pushes[0]["If-None-Match"] == "*"
 
     # Every step again: nothing new is written.

@@ -365,7 +365,7 @@ TAMPERING: dict[str, tuple[Callable[[Attack], object], str, str]] = {
         "not the one that record 2",
     ),
     "gate report of a run changed": (
-        lambda a: rewrite_run(a, {"data/gate/functions/report.json": b"{}"}),
+        lambda a: rewrite_run(a, {"reports/gate/functions/report.json": b"{}"}),
         "report.json",
         "differs from the report",
     ),
