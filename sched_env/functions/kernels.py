@@ -79,7 +79,7 @@ from sched_env.functions.state import (
     Rules,
     State,
 )
-from sched_env.jit import inline, kernel
+from sched_env.jit import inline, lean_kernel
 from sched_env.vector import END_OF_TRACE, HORIZON, Buffers
 
 factors = inline(contention.factors)
@@ -498,9 +498,12 @@ def percentile(histogram: Any, share: float) -> float:
 @inline
 def close(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int, ended: int) -> None:
     """Keep the final observation, let every instance finish and write the episode's metrics."""
-    out.final_candidates[b] = out.candidates[b]
-    out.final_request[b] = out.request[b]
-    out.final_mask[b] = out.mask[b]
+    for n in range(out.mask.shape[1]):
+        out.final_mask[b, n] = out.mask[b, n]
+        for column in range(out.candidates.shape[2]):
+            out.final_candidates[b, n, column] = out.candidates[b, n, column]
+    for entry in range(out.request.shape[1]):
+        out.final_request[b, entry] = out.request[b, entry]
     while state.cursor[b, LEAVING] > 0:
         leave(cluster, rules, state, b)
     totals, metrics, answered = state.totals[b], out.metrics[b], state.histogram[b].sum()
@@ -519,7 +522,7 @@ def close(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int, en
     out.final_start[b] = out.start[b]
 
 
-@kernel
+@lean_kernel
 def reset_all(cluster: Cluster, rules: Rules, state: State, out: Buffers, starts: Any, seed: int) -> None:
     """Begin an episode in every environment."""
     for b in range(out.start.size):
@@ -527,7 +530,7 @@ def reset_all(cluster: Cluster, rules: Rules, state: State, out: Buffers, starts
         begin(cluster, rules, state, out, b, starts[b], seed)
 
 
-@kernel
+@lean_kernel
 def step_all(cluster: Cluster, rules: Rules, state: State, out: Buffers, actions: Any, seed: int, park: bool) -> int:
     """Place, advance and, at an episode's end, restart or park; see ``PlacementVectorEnv._step``."""
     B, N = out.mask.shape

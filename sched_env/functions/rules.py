@@ -33,7 +33,7 @@ from sched_env.functions.state import (
 )
 from sched_env.heuristics import functions as heuristics
 from sched_env.heuristics.functions import NAMES, ORACLE_GREEDY, TYPICAL_REQUESTS
-from sched_env.jit import inline, kernel
+from sched_env.jit import inline, lean_kernel
 from sched_env.vector import Buffers
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def value_of(
     )  # fmt: skip
 
 
-@kernel
+@lean_kernel
 def choose(
     rule: int,
     cluster: Cluster,

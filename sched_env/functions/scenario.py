@@ -17,7 +17,7 @@ class ServerlessScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fie
 
     aliases: ClassVar[Mapping[str, str]] = {"num_nodes": "nodes", "num_functions": "functions"}
 
-    nodes: Positive = 20
+    nodes: Positive = 10
     """How many nodes, of the generated table; a trace that brings its own node table ignores it."""
     functions: Positive = 40
     """How many different functions the generated trace has."""
