@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -19,12 +18,11 @@ from pipeline.contracts.evaluation import BACKTEST_FILE, EPISODES_FILE, INTEGRIT
 from pipeline.contracts.gate import REPORT_HTML, REPORT_JSON, REPORT_MARKDOWN, GateReport
 from pipeline.errors import GateError
 from pipeline.files import write_atomic
-from pipeline.gating import episodes, html, markdown
+from pipeline.gating import episodes, html, markdown, origin
 from pipeline.gating.config import Config
 from pipeline.gating.explain import explain
 from pipeline.gating.verdict import Circumstances, judge
 from sched_env.contracts import Document, decode
-from sched_env.contracts.bundle import MANIFEST_FILE
 from sched_env.contracts.feature_spec import PROBLEMS, Problem
 from sched_env.errors import run_cli
 
@@ -34,16 +32,6 @@ class _Validated(msgspec.Struct):
 
     warnings: list[str]
     drifted: bool
-
-
-class _Lineage(msgspec.Struct):
-    windows_end: str
-
-
-class _Dated(msgspec.Struct):
-    """All the gate needs of a manifest; a champion may have been made by an older version with other fields."""
-
-    lineage: _Lineage
 
 
 def run(
@@ -89,12 +77,9 @@ def circumstances(*, evaluation: Path, validation: Path, bundle: Path, champion:
     verdict = _document(validation, _Validated)
     if verdict is None:
         verdict = _Validated([f"no validation verdict at {validation}"], drifted=False)
-    new, old = (_document(folder / MANIFEST_FILE, _Dated) for folder in (bundle, champion))
-    age = None
-    if new is not None and old is not None:
-        # Both ends come from the bundles, not from the clock: a cached stage and a rerun must agree.
-        ends = [datetime.fromisoformat(manifest.lineage.windows_end) for manifest in (new, old)]
-        age = (ends[0] - ends[1]).total_seconds() / 86_400.0
+    # Both ends come from the bundles, not from the clock: a cached stage and a rerun must agree.
+    new, old = origin.read(bundle), origin.read(champion)
+    age = None if new is None or old is None else (new.windows_end - old.windows_end).total_seconds() / 86_400.0
     return Circumstances(_document(evaluation / BACKTEST_FILE, Backtest), age, verdict.drifted, verdict.warnings)
 
 

@@ -73,4 +73,6 @@ class Backtest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     windows_start: str
     windows_end: str
     figures: list[Promise]
+    skipped: str = ""
+    """Why there are no figures, if there are none."""
     schema: Literal[1] = 1

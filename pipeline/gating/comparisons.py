@@ -18,6 +18,7 @@ from pipeline.statistics.bootstrap import Estimate, Resampler
 from pipeline.statistics.estimators import Floats
 from pipeline.statistics.inference import holm
 from sched_env.contracts.feature_spec import Problem
+from sched_env.metrics import gap_closed
 
 _PROFILE_POINTS = 41
 
@@ -158,9 +159,12 @@ class Comparer:
         if "bound" not in self.episodes.values[CHALLENGER]:
             return None
         metric = self.primary.metric
-        return estimators.gap_closed(
-            self.mean(CHALLENGER, metric), self.mean(self.best.name, metric), self.mean(CHALLENGER, "bound")
+        means = (
+            self.mean(CHALLENGER, metric),
+            self.mean(self.best.name, metric),
+            self.mean(CHALLENGER, "bound"),
         )
+        return gap_closed(*means, sign=1.0 if self.higher else -1.0)
 
     def profile(self) -> Profile:
         """Performance profiles of the challenger and its rivals, scores in units of the reference's mean size."""

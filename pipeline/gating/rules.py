@@ -13,7 +13,7 @@ from pipeline.contracts.gate import Guardrail, Rule, RuleOutcome
 from pipeline.gating.comparisons import Comparer
 from pipeline.gating.config import Config, IntegrityLimits
 from pipeline.gating.episodes import CHALLENGER
-from pipeline.gating.wording import bounds, difference, interval, number, percent, value
+from pipeline.gating.wording import RATE, bounds, difference, interval, number, percent, value
 from pipeline.statistics import power as power_of
 from pipeline.statistics.bootstrap import Estimate
 from pipeline.statistics.inference import deteriorated, non_inferiority, superiority
@@ -71,20 +71,24 @@ def zeros(comparer: Comparer) -> list[Rule]:
     return rules
 
 
-def back_test(found: Backtest | None, tolerance: float) -> Rule:
+def back_test(found: Backtest | None, config: Config) -> Rule:
     """Whether the simulator said of yesterday what was measured; if not, its verdicts are not believed."""
-    required = f"predicted within {100 * tolerance:.0f} % of measured"
-    if found is None:
-        return Rule("back-test", "simulator", "skipped", "no back-test: nothing was live", required)
-    seen = [
-        f"{figure.metric} predicted {value(figure.metric, figure.predicted)}, "
-        f"measured {value(figure.metric, figure.measured)}"
-        f" ({'nothing to divide by' if figure.relative_error is None else percent(figure.relative_error)})"
-        for figure in found.figures
-    ]
-    off = [item for item in found.figures if item.relative_error is None or item.relative_error > tolerance]
-    outcome: RuleOutcome = "inconclusive" if off or not found.figures else "pass"
-    return Rule("back-test", "simulator", outcome, "; ".join(seen) or "no figures in the back-test", required)
+    required = f"predicted within {100 * config.backtest_tolerance:.0f} % of measured"
+    if found is None or found.skipped:
+        reason = "no back-test: " + ("nothing was live" if found is None else found.skipped)
+        return Rule("back-test", "simulator", "skipped", reason, required)
+    seen, off = [], not found.figures
+    for figure in found.figures:
+        error = figure.relative_error
+        shown = "nothing to divide by" if error is None else f"{100 * error:.1f} % off"
+        seen.append(
+            f"{figure.metric} predicted {value(figure.metric, figure.predicted)}, "
+            f"measured {value(figure.metric, figure.measured)} ({shown})"
+        )
+        near = figure.metric.endswith(RATE) and abs(figure.predicted - figure.measured) <= config.backtest_rate_floor
+        off |= not near and (error is None or error > config.backtest_tolerance)
+    text = "; ".join(seen) or "no figure could be compared"
+    return Rule("back-test", "simulator", "inconclusive" if off else "pass", text, required)
 
 
 def enough_data(comparer: Comparer) -> list[Rule]:

@@ -59,7 +59,7 @@ def judge(
     refresh, refresh_note = _refresh_due(config, around, champion=episodes.champion)
     guarded, guardrails = rules.guardrails(comparer)
     must_hold = [*rules.integrity(integrity, config.integrity), *rules.zeros(comparer)]
-    simulator = rules.back_test(around.backtest, config.backtest_tolerance)
+    simulator = rules.back_test(around.backtest, config)
     statistical = [
         *rules.primary(comparer, refresh=refresh),
         *guarded,

@@ -100,14 +100,3 @@ def wins(difference: Floats) -> Floats:
 def performance_profile(scores: Floats, thresholds: Floats) -> Floats:
     """Share of traces whose score exceeds each threshold: a curve that is higher everywhere is better everywhere."""
     return np.asarray((scores[None, :] > thresholds[:, None]).mean(axis=1))
-
-
-def gap_closed(challenger: float, heuristic: float, bound: float, *, least_gap: float = 0.005) -> float | None:
-    """(challenger - best heuristic) / (bound - best heuristic), up is better; None when the gap is too small to say.
-
-    Oriented by the bound itself: a bound below the heuristic (waiting, cost) turns both signs, and they cancel.
-    """
-    gap = bound - heuristic
-    if abs(gap) < least_gap * max(abs(bound), abs(heuristic)) or gap == 0.0:
-        return None
-    return (challenger - heuristic) / gap

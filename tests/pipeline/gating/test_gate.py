@@ -47,7 +47,9 @@ def report() -> GateReport:
 
 def _manifest(folder: str, windows_end: str) -> None:
     Path(folder).mkdir(parents=True)
-    (Path(folder) / "manifest.json").write_text(json.dumps({"lineage": {"windows_end": windows_end}, "schema": 1}))
+    (Path(folder) / "manifest.json").write_text(
+        json.dumps({"digest": "d", "lineage": {"windows_end": windows_end}, "of": 9})
+    )
 
 
 def test_every_verdict_exits_zero_and_writes_all_files(workspace, capsys):
@@ -142,6 +144,13 @@ def test_age_is_counted_between_the_data_of_both_bundles(workspace):
     gate.main(["--problem", "functions"])
     assert report().outcome == "pass"
     assert "15.0 days older" in " ".join(report().warnings)
+
+
+@pytest.mark.parametrize("end", ["yesterday", "2026-11-01T00:00:00"])
+def test_a_manifest_without_a_usable_time_is_an_error(workspace, end):
+    _manifest("champions/functions", end)
+    with pytest.raises(GateError, match=f"lineage.windows_end.*{end}"):
+        gate.main(["--problem", "functions"])
 
 
 def test_validation_warnings_and_drift_reach_the_gate(workspace):

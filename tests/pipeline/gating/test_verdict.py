@@ -286,6 +286,21 @@ def test_a_simulator_that_was_wrong_about_yesterday_decides_nothing(simulate, he
     assert "cost_usd predicted 115, measured 100" in report.reason
 
 
+def test_rates_within_the_floor_agree_whatever_their_ratio(simulate, healthy):
+    around = _backtest(Promise("sla_violation_rate", 0.002, 0.001, 1.0), Promise("cost_usd", 100.0, 100.0, 0.0))
+    assert judge("functions", simulate(BETTER), healthy, QUICK, around).outcome == "pass"
+    around = _backtest(Promise("sla_violation_rate", 0.03, 0.02, 0.5))
+    assert judge("functions", simulate(BETTER), healthy, QUICK, around).outcome == "inconclusive"
+
+
+def test_a_back_test_without_figures_decides_nothing_unless_it_says_why(simulate, healthy):
+    assert judge("functions", simulate(BETTER), healthy, QUICK, _backtest()).outcome == "inconclusive"
+    around = Circumstances(Backtest("sha256:a", "start", "end", [], skipped="switched off"))
+    report = judge("functions", simulate(BETTER), healthy, QUICK, around)
+    assert report.outcome == "pass"
+    assert "no back-test: switched off" in [rule.found for rule in report.rules]
+
+
 def test_a_broken_bundle_fails_even_when_the_simulator_is_off(simulate, healthy):
     around = _backtest(Promise("cost_usd", 115.0, 100.0, 0.15))
     bad = msgspec.structs.replace(healthy, mask_violations=3)

@@ -92,13 +92,3 @@ def test_probability_of_improvement_counts_ties_as_half():
 def test_performance_profile_is_the_share_above_each_threshold():
     shares = estimators.performance_profile(np.array([1.0, 2.0, 3.0, 4.0]), np.array([0.0, 2.0, 3.5, 4.0]))
     assert shares.tolist() == [1.0, 0.5, 0.25, 0.0]
-
-
-@pytest.mark.parametrize(("challenger", "heuristic", "bound"), [(8.0, 6.0, 10.0), (6.0, 8.0, 4.0), (-8.0, -10.0, -6.0)])
-def test_gap_closed_is_half_way_whatever_the_orientation(challenger, heuristic, bound):
-    assert estimators.gap_closed(challenger, heuristic, bound) == pytest.approx(0.5)
-
-
-def test_gap_closed_is_none_when_the_heuristic_is_at_the_bound():
-    assert estimators.gap_closed(100.0, 99.9, 100.0) is None
-    assert estimators.gap_closed(0.0, 0.0, 0.0) is None
