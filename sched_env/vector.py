@@ -87,6 +87,8 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
     problem: ClassVar[Problem]
     METRICS: ClassVar[tuple[str, ...]] = SHEET
     """Columns of ``Buffers.metrics``: ``SHEET`` and the problem's own."""
+    COUNTS: ClassVar[frozenset[str]] = frozenset({"steps", "placed", "requests"})
+    """Which of them are whole numbers."""
 
     def __init__(
         self,

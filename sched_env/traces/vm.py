@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,12 +43,15 @@ def load(trace: VmTrace | str | Path | None, scenario: VmScenario) -> VmTrace:
     if source == SYNTHETIC:
         return _generated(scenario.synthetic_vms, scenario.trace_seed)
     path = Path(source)
-    return _read_once(path, path.stat().st_mtime_ns if path.exists() else 0)
+    return _read_once(path, path.stat().st_mtime_ns if path.exists() else 0, scenario.skip_bad_rows)
 
 
 @lru_cache(maxsize=4)
-def _read_once(path: Path, _modified_ns: int) -> VmTrace:
-    return read(path)[0]
+def _read_once(path: Path, _modified_ns: int, skip_bad: bool) -> VmTrace:
+    table, skipped = read(path, skip_bad=skip_bad)
+    if skipped:
+        warnings.warn(f"{path}: {skipped} bad rows skipped", stacklevel=4)
+    return table
 
 
 @lru_cache(maxsize=4)

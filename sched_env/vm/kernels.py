@@ -497,6 +497,7 @@ def step(
         out.truncated[b] = False
         if not out.active[b]:
             out.reward[b] = 0.0
+            out.wait_s[b] = 0.0
             continue
         ended = _step_one(S, P, E, out, b, actions[b])
         if ended >= 0:

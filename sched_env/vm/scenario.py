@@ -50,11 +50,13 @@ class VmScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fields=True
     decision; ``default`` is ``+1`` with ``terminate`` and ``wait`` with ``wait``."""
     sla_wait_s: Amount = 300.0
     """A request that waits longer breaks the SLA; so does one that is never placed."""
-    server_price_usd_per_hour: Amount = 1.0
-    """1 USD when no price is known; reports say so."""
+    server_price_usd_per_hour: Amount | None = None
+    """None: not known, and 1 USD is assumed; reports say so."""
     start_min: Count = 1000
     """Upstream draws start points from rows 1000 to 9998."""
     start_max: Count = 9999
+    skip_bad_rows: bool = False
+    """Leave out bad rows of the trace, with a warning that counts them, instead of stopping."""
     synthetic_vms: Positive = 20_000
     """Length of the synthetic trace."""
     trace_seed: Count = 0
@@ -67,6 +69,11 @@ class VmScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fields=True
                 f"{self.name}: max_servers is {self.max_servers}",
                 f"at least servers = {self.servers} when growing_servers is {self.growing_servers}",
             )
+
+    @property
+    def price_assumed(self) -> bool:
+        """Whether costs are at 1 USD a server hour because no price is known."""
+        return self.server_price_usd_per_hour is None
 
     @property
     def most_servers(self) -> int:

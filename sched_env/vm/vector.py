@@ -25,6 +25,7 @@ class VmVectorEnv(PlacementVectorEnv):
 
     problem: ClassVar[Problem] = "vm"
     METRICS: ClassVar[tuple[str, ...]] = kernels.METRICS
+    COUNTS: ClassVar[frozenset[str]] = PlacementVectorEnv.COUNTS | {"servers", "end_row"}
 
     def __init__(
         self, scenario: VmScenario, trace: VmTrace, num_envs: int, *, seed: int = 0, copy: bool = False
@@ -102,7 +103,7 @@ def _params(scenario: VmScenario, events: Events) -> kernels.Params:
         reward=_REWARDS[scenario.reward_kind],
         horizon=scenario.horizon,
         sla_wait_s=float(scenario.sla_wait_s),
-        price_usd_per_s=scenario.server_price_usd_per_hour / 3600.0,
+        price_usd_per_s=(1.0 if scenario.price_assumed else scenario.server_price_usd_per_hour or 0.0) / 3600.0,
         start_min=scenario.start_min if scenario.start_min < stop else 0,  # a trace shorter than the first start
         start_max=stop,
     )
