@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,10 @@ class Decider:
     def __init__(self, live: LivePolicies, settings: Settings, metrics: Metrics, log: DecisionLog) -> None:
         self._live, self._settings, self._metrics, self._log = live, settings, metrics, log
         self._executor = ThreadPoolExecutor(settings.scoring_threads, thread_name_prefix="score")
+        ready = threading.Barrier(settings.scoring_threads + 1)
+        for _ in range(settings.scoring_threads):
+            self._executor.submit(ready.wait)
+        ready.wait()  # every thread runs by now: starting one is not part of anybody's deadline
 
     def close(self) -> None:
         """Let the scoring threads go."""

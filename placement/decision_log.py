@@ -19,6 +19,7 @@ from placement.metrics import Metrics
 from placement.settings import Settings
 
 FILE_NAME = "decisions.jsonl"
+MIB = 1024 * 1024
 QUEUE_LINES = 20_000
 """Lines that may wait for a slow disk: seconds of load, a few MiB of memory."""
 RECENT = 50
@@ -85,7 +86,7 @@ class DecisionLog:
             self._file = self._path.open("ab")
         self._file.write(self._encoder.encode_lines(batch))
         self._file.flush()
-        if self._file.tell() >= self._settings.log_file_mib * 1024 * 1024:
+        if self._file.tell() >= self._settings.log_file_mib * MIB:
             self._file.close()
             self._file = None
             self._rotate()

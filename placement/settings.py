@@ -44,9 +44,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_files: Positive = 10
     """Rotated logs kept; with the size above at most 0.7 GiB of disk."""
 
-    deadline_ms: Annotated[float, msgspec.Meta(gt=0)] = 50.0
-    """Time the policy has for one batch before the heuristic answers. A scheduler's extender waits 100-200 ms for
-    the whole answer; a policy needs 0.4 ms for 1,000 candidates."""
+    deadline_ms: Annotated[float, msgspec.Meta(gt=0)] = 100.0
+    """Time the policy has for one batch before the heuristic answers. A policy needs 0.4 ms for 1,000 candidates; what
+    is over is for a machine with more to do than cores. Set it below the timeout of whoever asks."""
 
     scoring_threads: Positive = 2
     """Policies run beside the event loop, one thread each; onnxruntime itself is held to one thread."""

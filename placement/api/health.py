@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
 
 from placement import metrics, service
 from placement.api import bodies
@@ -30,7 +31,7 @@ async def readyz(request: Request) -> Response:
     )
 
 
-@router.get("/metrics", summary="Prometheus metrics")
+@router.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)
 async def prometheus(request: Request) -> Response:
     """Write the exposition text."""
     return Response(service.of(request).metrics.render(), media_type=metrics.CONTENT_TYPE)

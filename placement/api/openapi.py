@@ -37,7 +37,6 @@ def push(gives: str, refusals: tuple[int, ...], *, archive: bool = True) -> dict
     described = answers(gives, refusals)
     described["security"] = [{"pushToken": []}]
     described["parameters"] = [
-        {"name": "problem", "in": "path", "required": True, "schema": {"$ref": _REF + "Problem"}},
         header("If-Match", 'Digest that is live now, in quotes: "sha256:..."', required=False),
         header("X-Loadmaster-Counter", "Promotion counter; must be above the last one seen", required=True),
     ]
@@ -58,15 +57,35 @@ class Refusal(msgspec.Struct, frozen=True):
     live_counter: int | None = None
 
 
+def _anything(kind: type) -> dict[str, Any]:
+    if kind is object:
+        return {"description": "any JSON value"}
+    raise NotImplementedError  # msgspec then says which type has no schema
+
+
+def _forget_pydantic(document: dict[str, Any]) -> None:
+    """Take out the refusal that FastAPI assumes for every path parameter; ours are all of one shape."""
+    for name in ("HTTPValidationError", "ValidationError"):
+        document["components"]["schemas"].pop(name, None)
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            content = operation["responses"].get("422", {}).get("content", {})
+            if content.get("application/json", {}).get("schema", {}).get("$ref") == _REF + "HTTPValidationError":
+                del operation["responses"]["422"]
+
+
 def install(app: FastAPI, kinds: tuple[type, ...]) -> None:
     """Make the app's schema hold the contracts beside what FastAPI finds by itself."""
 
     def schema() -> dict[str, Any]:
         if app.openapi_schema is None:
-            _, components = msgspec.json.schema_components((*kinds, Refusal), ref_template=_REF + "{name}")
+            _, components = msgspec.json.schema_components(
+                (*kinds, Refusal), ref_template=_REF + "{name}", schema_hook=_anything
+            )
             document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
             schemas = document.setdefault("components", {}).setdefault("schemas", {})
             schemas.update(components)
+            _forget_pydantic(document)
             document["components"]["securitySchemes"] = {"pushToken": {"type": "http", "scheme": "bearer"}}
             app.openapi_schema = document
         return app.openapi_schema

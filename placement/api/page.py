@@ -1,12 +1,11 @@
-"""The page for people at ``/``, its two files, the API reference at ``/docs``, and the decisions it shows."""
+"""The page for people at ``/``, the API reference at ``/docs``, and their files."""
 
 from __future__ import annotations
 
 from importlib.resources import files
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
-from placement import service
 from placement.api import bodies
 
 router = APIRouter(include_in_schema=False)
@@ -19,12 +18,6 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-
-
-@router.get("/v1/decisions", summary="The last decisions", include_in_schema=True)
-async def decisions(request: Request) -> Response:
-    """Return the last decisions made, newest first, as the decision log holds them."""
-    return bodies.answer({"decisions": list(service.of(request).log.recent)[::-1]})
 
 
 @router.get("/")

@@ -48,6 +48,13 @@ async def place(request: Request) -> Response:
     return Response(_encoder.encode(answer), media_type=bodies.JSON)
 
 
+@router.get("/v1/decisions", summary="The last decisions")
+async def decisions(request: Request) -> Response:
+    """Return the last decisions, newest first, as the decision log holds them, and how many there were in all."""
+    running = service.of(request)
+    return bodies.answer({"decisions": list(running.log.recent)[::-1], **running.metrics.since_start()})
+
+
 def decode(body: bytes) -> PlaceRequest:
     """Decode a body; 400 when it is not JSON, 422 when it is not a placement request."""
     try:

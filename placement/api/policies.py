@@ -59,7 +59,9 @@ async def policies(request: Request) -> Response:
     return bodies.answer(Policies(shown))
 
 
-@router.get("/v1/policies/{problem}", summary="Manifest of the live policy", openapi_extra=openapi.answers("Manifest"))
+@router.get(
+    "/v1/policies/{problem}", summary="Manifest of the live policy", openapi_extra=openapi.answers("Manifest", (404,))
+)
 async def manifest(problem: str, request: Request) -> Response:
     """Return the manifest: feature spec, metrics, gate verdict, data range, commit."""
     policy = service.of(request).live.get(bodies.known_problem(problem)).policy
