@@ -126,13 +126,14 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     twice as much and still the same."""
     live_heuristic: dict[Problem, str] = msgspec.field(
         default_factory=lambda: {
-            "vm": "first_fit",
-            "pods": "no_migration",
+            "vm": "best_fit",
+            "pods": "least_allocated",
             "functions": "least_allocated",
-            "jobs": "kube_default",
+            "jobs": "least_allocated",
         }
     )
-    """What places while there is no champion: the first promotion must beat it. The service's fallback."""
+    """What places while there is no champion, so the first promotion must beat it: the service's fallback settings
+    (LOADMASTER_FALLBACK_...). Change both together; ``evaluate`` must run it."""
     integrity: IntegrityLimits = IntegrityLimits()
     promotion: Promotion = Promotion()
 

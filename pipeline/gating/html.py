@@ -68,7 +68,7 @@ def profile_svg(profile: Profile) -> str:
     """The performance profile as an inline drawing, with a legend."""
     low, high = profile.thresholds[0], profile.thresholds[-1]
     span = (high - low) or 1.0
-    right, top = _WIDTH - 10, 10
+    right, top = _WIDTH - 25, 10
 
     def place(threshold: float, share: float) -> str:
         x = _LEFT + (threshold - low) / span * (right - _LEFT)

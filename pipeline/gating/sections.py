@@ -81,6 +81,11 @@ def footer(report: GateReport) -> str:
     )
 
 
+def _level(report: GateReport, *, one_sided: bool = False) -> str:
+    confidence = float(str(report.settings["confidence"]))
+    return f"{100.0 * ((1.0 + confidence) / 2.0 if one_sided else confidence):g} %"
+
+
 def _better(row: Comparison) -> Cell:
     shown = wording.interval(row.better_by, metric=None if row.unit == "relative" else row.metric)
     estimate, _, rest = shown.partition(" [")
@@ -100,7 +105,7 @@ def _summary(report: GateReport) -> Section:
     found = {(row.metric, row.reference): row for row in report.comparisons}
     header, rows, chances = ["metric", "challenger"], [], []
     for label in rivals.values():
-        header += [label, "better by [95 %]"]
+        header += [label, f"better by [{_level(report)}]"]
     for metric in dict.fromkeys(row.metric for row in report.comparisons):
         higher = metric == report.primary_metric and report.higher_is_better
         cells: list[Cell | str] = [f"{metric} ({'higher' if higher else 'lower'} is better)"]
@@ -132,7 +137,14 @@ def _guardrails(report: GateReport) -> Section:
         limits = (item.worse_by.upper, item.margin)
         shown = (wording.difference(item.metric, limit, item.reference_mean) for limit in limits)
         rows.append((rule.name, *means, *shown, _result(rule)))
-    header = ("metric", "challenger", report.reference, "worse by at most (97.5 %)", "margin", "")
+    header = (
+        "metric",
+        "challenger",
+        report.reference,
+        f"worse by at most ({_level(report, one_sided=True)})",
+        "margin",
+        "",
+    )
     return Section("Guardrails: may not be worse by more than the margin", header, tuple(rows))
 
 
@@ -143,7 +155,7 @@ def _slices(report: GateReport) -> Section:
         for row in report.slices
     )
     title = f"Slices: {report.primary_metric} against {report.reference}, scenario by scenario"
-    return Section(title, ("scenario", "traces", "better by [95 %]", ""), rows)
+    return Section(title, ("scenario", "traces", f"better by [{_level(report)}]", ""), rows)
 
 
 def _checks(report: GateReport) -> Section:

@@ -46,17 +46,21 @@ def value(metric: str, level: float) -> str:
 
 
 def difference(metric: str, change: float | None, base: float = 0.0) -> str:
-    """A difference in the metric's own unit, with its sign: rates in points, others also as a share of ``base``."""
+    """A signed difference: rates in percentage points, others as a share of ``base``, or in their unit without one."""
     if change is None:
         return "unbounded"
     if metric.endswith(RATE):
         return f"{100.0 * change + 0.0:+.3f} points"
-    text = ("+" if change >= 0.0 else "") + number(change)
-    return text if base == 0.0 else f"{text} ({percent(change / abs(base))})"
+    return percent(change / abs(base)) if base else signed(change)
+
+
+def signed(change: float) -> str:
+    """A number with its sign."""
+    return ("+" if change >= 0.0 else "") + number(change)
 
 
 def interval(estimate: Bounds, *, metric: str | None = None, base: float = 0.0) -> str:
-    """``+1.23 % [+0.40 %, +2.06 %]``; with a metric, in that metric's unit."""
+    """``+1.23 % [+0.40 %, +2.06 %]``; with a metric, as its differences are written."""
     values = (estimate.estimate, estimate.lower, estimate.upper)
     middle, low, high = (percent(item) if metric is None else difference(metric, item, base) for item in values)
     return f"{middle} [{low}, {high}]"

@@ -10,10 +10,12 @@ from pipeline.contracts.evaluation import Backtest, Promise
 from pipeline.errors import GateError
 from pipeline.gating.config import Config, Margin, Primary, Promotion
 from pipeline.gating.verdict import Circumstances, judge
+from placement.settings import Settings
+from sched_env.contracts.feature_spec import PROBLEMS
 
 BETTER = {"challenger": 0.05, "champion": 0.0, "least_allocated": -0.02, "first_fit": -0.1}
 EQUAL = BETTER | {"challenger": 0.0}
-QUICK = Config(bootstrap_samples=1000)
+QUICK = Config(bootstrap_samples=400)
 REFRESH = msgspec.structs.replace(QUICK, promotion=Promotion(mode="refresh"))
 
 
@@ -51,6 +53,16 @@ def test_an_equal_policy_fails_because_it_is_not_better(simulate, healthy):
     report = judge("functions", simulate(EQUAL), healthy, QUICK)
     assert report.outcome == "fail"
     assert broken(report)["return against champion"] == "fail"
+
+
+def test_another_file_that_decides_the_same_is_not_better_but_may_refresh(simulate, healthy):
+    episodes = simulate(EQUAL)
+    episodes.values["challenger"] = episodes.values["champion"]
+    report = judge("functions", episodes, healthy, QUICK)
+    assert report.outcome == "fail"
+    assert "+0.00 % [+0.00 %, +0.00 %]" in report.reason
+    old = Circumstances(champion_age_days=20.0)
+    assert judge("functions", episodes, healthy, REFRESH, old).outcome == "pass"
 
 
 def test_beating_the_champion_is_not_enough_when_a_heuristic_is_better(simulate, healthy):
@@ -316,6 +328,11 @@ def test_bca_gives_the_same_verdict(simulate, healthy):
     config = msgspec.structs.replace(QUICK, interval="bca")
     assert judge("functions", simulate(BETTER), healthy, config).outcome == "pass"
     assert judge("functions", simulate(EQUAL), healthy, config).outcome == "fail"
+
+
+def test_the_live_heuristics_are_the_services_fallbacks():
+    service = Settings()
+    assert Config().live_heuristic == {problem: service.fallback(problem) for problem in PROBLEMS}
 
 
 @pytest.mark.parametrize(
