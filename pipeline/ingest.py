@@ -20,12 +20,16 @@ from typing import Literal
 import msgspec
 from tqdm import tqdm
 
+from pipeline.files import write_atomic
 from pipeline.prices import FILE as PRICES_FILE
 from pipeline.prices import format_prices, read_prices
 from pipeline.settings import PARAMS_FILE, load, var
 from pipeline.sources import Chunk, Source
-from pipeline.sources.landing import Landing, Manifest, write_atomic
+from pipeline.sources.landing import Landing, Manifest
+from pipeline.sources.openmetrics import OpenMetricsConfig, OpenMetricsSource
+from pipeline.sources.parquet import ParquetConfig, ParquetSource
 from pipeline.sources.prometheus import PrometheusConfig, PrometheusSource
+from pipeline.sources.request_log import RequestLogConfig, RequestLogSource
 from pipeline.sources.sample import SampleConfig, SampleSource
 from sched_env.errors import ConfigError, run_cli
 
@@ -49,47 +53,80 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"fi
         return [self.first + timedelta(days=n) for n in range((self.last - self.first).days + 1)]
 
 
-class IngestConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The ``ingest`` section: which source, and the settings of each."""
+SourceName = Literal["sample", "prometheus", "requests", "openmetrics", "parquet"]
 
-    source: Literal["sample", "prometheus"] = "sample"
-    """Only the named source's own settings are used."""
+
+class IngestConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The ``ingest`` section: which source or sources, and the settings of each."""
+
+    source: SourceName | list[SourceName] = "sample"
+    """Several are landed together, e.g. prometheus and requests; only the named ones' settings are used."""
     prices: str | None = None
     """CSV of the user's with ``instance_type`` and ``usd_per_hour``; null: what the source itself knows."""
     sample: SampleConfig = msgspec.field(default_factory=SampleConfig)
     prometheus: PrometheusConfig | None = None
+    requests: RequestLogConfig | None = None
+    openmetrics: OpenMetricsConfig | None = None
+    parquet: ParquetConfig | None = None
+
+    def names(self) -> list[SourceName]:
+        """List the sources."""
+        names = self.source if isinstance(self.source, list) else [self.source]
+        if not names or len(set(names)) < len(names):
+            raise ConfigError(f"ingest.source is {names}", "one or more sources, each once")
+        return names
+
+
+_BUILDERS: dict[SourceName, Callable[..., Source]] = {
+    "sample": SampleSource,
+    "prometheus": PrometheusSource,
+    "requests": RequestLogSource,
+    "openmetrics": OpenMetricsSource,
+    "parquet": ParquetSource,
+}
 
 
 def ingest(config: IngestConfig, days: Range, out: Path = OUT) -> Manifest:
     """Land everything the settings ask for in ``out``; returns the manifest."""
-    source = open_source(config, days)
-    prices = read_prices(Path(config.prices)) if config.prices else source.prices()
-    source.check()
-    chunks = source.chunks()
-    identity = [config.source, source.settings(), [chunk.key for chunk in chunks]]
-    digest = hashlib.sha256(msgspec.json.encode(identity, order="sorted")).hexdigest()[:16]
-    with Landing(var() / "scratch" / "ingest" / digest) as landing:
-        _land(landing, chunks, source.workers)
+    sources = open_sources(config, days)
+    known = [prices for source in sources.values() if (prices := source.prices()) is not None]
+    prices = read_prices(Path(config.prices)) if config.prices else (known[0] if known else None)
+    for source in sources.values():
+        source.check()
+    chunks = {name: _named(name, source.chunks()) for name, source in sources.items()}
+    settings: dict[str, object] = {name: source.settings() for name, source in sources.items()}
+    everything = [chunk for listed in chunks.values() for chunk in listed]
+    identity = msgspec.json.encode([settings, [chunk.key for chunk in everything]], order="sorted")
+    with Landing(var() / "scratch" / "ingest" / hashlib.sha256(identity).hexdigest()[:16]) as landing:
+        for name, source in sources.items():
+            _land(landing, chunks[name], source.workers, name)
         if prices is not None:
             write_atomic(landing.folder / PRICES_FILE, format_prices(prices))
-        return landing.publish(out, config.source, source.settings(), chunks)
+        return landing.publish(out, "+".join(sources), settings, everything)
 
 
-def open_source(config: IngestConfig, days: Range) -> Source:
-    """Build the source that the settings name."""
-    own = getattr(config, config.source)
-    if own is None:
-        raise ConfigError(f"ingest.source is {config.source!r} but ingest.{config.source} is missing")
-    build: dict[str, Callable[..., Source]] = {"sample": SampleSource, "prometheus": PrometheusSource}
-    return build[config.source](own, days.days())
+def open_sources(config: IngestConfig, days: Range) -> dict[str, Source]:
+    """Build the sources that the settings name."""
+    sources: dict[str, Source] = {}
+    for name in config.names():
+        own = getattr(config, name)
+        if own is None:
+            raise ConfigError(f"ingest.source names {name!r} but ingest.{name} is missing")
+        sources[name] = _BUILDERS[name](own, days.days())
+    return sources
 
 
-def _land(landing: Landing, chunks: Sequence[Chunk], workers: int) -> None:
+def _named(source: str, chunks: Sequence[Chunk]) -> list[Chunk]:
+    """Put the source's name before the keys, so that those of two sources cannot meet."""
+    return [Chunk(f"{source}-{chunk.key}", chunk.read) for chunk in chunks]
+
+
+def _land(landing: Landing, chunks: Sequence[Chunk], workers: int, name: str) -> None:
     """Land the chunks that are not there yet, some at a time; the first error stops the rest."""
     todo = [chunk for chunk in chunks if not landing.done(chunk)]
     if len(todo) < len(chunks):
         log.info("going on: %d of %d chunks are already there", len(chunks) - len(todo), len(chunks))
-    bar = tqdm(total=len(chunks), initial=len(chunks) - len(todo), unit="chunk", desc="ingest", disable=None)
+    bar = tqdm(total=len(chunks), initial=len(chunks) - len(todo), unit="chunk", desc=f"ingest {name}", disable=None)
     rows = 0
     with bar, ThreadPoolExecutor(workers) as pool:
         queue = iter(todo)
@@ -124,7 +161,7 @@ def main(argv: list[str] | None = None) -> int:
     days = Range(options.first or days.first, options.last or days.last)
     manifest = ingest(config, days, options.out)
     if options.truth is not None:
-        source = open_source(config, days)
+        source = open_sources(config, days).get("sample")
         if not isinstance(source, SampleSource):
             raise ConfigError(
                 f"--truth with the source {config.source}", "the source sample, the only one that knows it"

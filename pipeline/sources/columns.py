@@ -13,6 +13,8 @@ from pipeline.contracts.raw import METRICS, SAMPLES, TIMESTAMP
 
 METRIC_NAMES = tuple(METRICS)
 METRIC_CODE = {name: code for code, name in enumerate(METRIC_NAMES)}
+LAST_US = 7_258_118_400_000_000
+"""Year 2200: times later than this, or before 1970, are a wrong unit or a broken clock."""
 NONE = -1
 """Code of a missing string."""
 
@@ -86,6 +88,13 @@ def coded(codes: NDArray[np.int32], names: Sequence[str]) -> pa.DictionaryArray:
     """Make a string column from codes."""
     indices = pa.array(codes, mask=codes < 0)
     return pa.DictionaryArray.from_arrays(indices, pa.array(list(names), pa.string()))
+
+
+def plausible_us(time_us: float) -> int:
+    """Round a time; a ValueError when it cannot be one."""
+    if not 0.0 <= time_us < LAST_US:
+        raise ValueError("not a time from 1970 to 2200: is the unit right?")
+    return round(time_us)
 
 
 def times(time_us: NDArray[np.int64]) -> pa.Array:

@@ -25,7 +25,9 @@ import pyarrow.parquet as pq
 
 from pipeline.contracts.raw import TABLES
 from pipeline.errors import DataError, SourceError
+from pipeline.files import write_atomic
 from pipeline.sources import Chunk, Tally
+from pipeline.sources.columns import LAST_US
 from sched_env.errors import ContractError
 
 MANIFEST = "manifest.json"
@@ -179,13 +181,6 @@ def read_manifest(raw: Path) -> Manifest:
         raise ContractError(f"{path}: {error}", "a manifest written by ingest", "run ingest again") from error
 
 
-def write_atomic(path: Path, content: bytes) -> None:
-    """Write a file so that it is either the old or the new one, never half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(content)
-    temporary.replace(path)
-
-
 def _file_name(key: str) -> str:
     safe = "".join(char if char.isalnum() or char in "-_." else "-" for char in key)
     # Two keys that differ only in unsafe characters must not share files.
@@ -213,7 +208,15 @@ def _partitioned(rows: pa.Table) -> Iterator[tuple[tuple[str, str], pa.Table]]:
     """Split rows by (day, cluster), keeping their order within each."""
     if not rows.num_rows:
         return
-    day = rows["time"].cast(pa.int64()).to_numpy() // _DAY_US
+    time_us = rows["time"].cast(pa.int64()).to_numpy()
+    if time_us.min() < 0 or time_us.max() >= LAST_US:
+        odd = time_us[(time_us < 0) | (time_us >= LAST_US)]
+        raise DataError(
+            f"{len(odd)} of {len(time_us)} times are not between 1970 and 2200, e.g. {odd[0]} µs since 1970",
+            "times in UTC",
+            "check the unit of the source's times",
+        )
+    day = time_us // _DAY_US
     encoded = pc.dictionary_encode(rows["cluster"].combine_chunks())
     cluster = encoded.indices.to_numpy()
     names = encoded.dictionary.to_pylist()

@@ -1,0 +1,205 @@
+"""Series as exporters name them, and the canonical series that are made of them by the metric map."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.contracts.raw import METRICS, SAMPLES
+from pipeline.errors import SourceError
+from pipeline.sources.columns import coded, times
+from pipeline.sources.metric_map import LABELS, Entry
+
+SPOOL_LINES = 500_000
+_DAY_US = 86_400_000_000
+_LABEL = re.compile(r'\s*([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"\s*(?:,|$)')
+_ESCAPE = re.compile(r"\\(.)")
+
+
+class _Target(NamedTuple):
+    """What an exporter's series adds to."""
+
+    row: int
+    """Index of the canonical series."""
+    sign: float
+
+
+class Catalogue:
+    """The series of a file, and what becomes of each."""
+
+    def __init__(self, entries: Sequence[tuple[str, Entry]], cluster: str) -> None:
+        self._cluster = cluster
+        self._by_name: dict[str, list[tuple[Entry, float]]] = defaultdict(list)
+        for _, entry in entries:
+            for name in entry.sources:
+                self._by_name[name].append((entry, 1.0))
+            for name in entry.minus:
+                self._by_name[name].append((entry, -1.0))
+        self._heads: dict[str, int] = {}
+        self._targets: list[list[_Target]] = []
+        self._unknown: dict[int, str] = {}
+        self._rows: dict[tuple[str | float | None, ...], int] = {}
+        self._entry_of: list[Entry | None] = []
+
+    def find(self, head: str, path: Path) -> int:
+        """Return the number of an exporter's series."""
+        number = self._heads.get(head)
+        if number is None:
+            number = self._heads[head] = len(self._targets)
+            name, _, text = head.partition("{")
+            self._targets.append(self._resolve(name.strip(), _labels(text.strip()[:-1], path), number))
+        return number
+
+    def _resolve(self, name: str, labels: dict[str, str], number: int) -> list[_Target]:
+        cluster = labels.get("cluster", self._cluster)
+        bound = float(labels["le"]) if "le" in labels else None
+        if name in METRICS:
+            key = (cluster, name, *(labels.get(label) for label in LABELS), bound)
+            return [_Target(self._row(key, None), 1.0)]
+        targets = []
+        for entry, sign in self._by_name.get(name, ()):
+            filled = entry.canonical(labels) if entry.accepts(labels) else None
+            if filled is not None:
+                le = None if bound is None else bound * entry.le_scale
+                key = (cluster, entry.metric, *(filled.get(label) for label in LABELS), le)
+                targets.append(_Target(self._row(key, entry), sign))
+        if not targets:
+            self._unknown[number] = name
+        return targets
+
+    def _row(self, key: tuple[str | float | None, ...], entry: Entry | None) -> int:
+        if key not in self._rows:
+            self._rows[key] = len(self._rows)
+            self._entry_of.append(entry)
+        return self._rows[key]
+
+    def unknown_lines(self, counts: dict[int, int]) -> dict[str, int]:
+        """Count the lines that nothing is made of, by metric."""
+        found: dict[str, int] = defaultdict(int)
+        for number, name in self._unknown.items():
+            found[f"lines of {name}, which is not in the map"] += counts.get(number, 0)
+        return dict(found)
+
+    def table(self, series: NDArray[np.int32], time_us: NDArray[np.int64], value: NDArray[np.float64]) -> pa.Table:
+        """Make the canonical rows of one day."""
+        row, sign, scraped = self._spread(series)
+        time_us, value = time_us[scraped], value[scraped]
+        mapped = np.array([entry is not None for entry in self._entry_of])[row]
+        parts = [(row[~mapped], time_us[~mapped], value[~mapped])]
+        pick = np.flatnonzero(mapped)
+        parts.append(self._combined(row[pick], sign[pick], series[scraped][pick], time_us[pick], value[pick]))
+        row, time_us, value = (np.concatenate(found) for found in zip(*parts, strict=True))
+        keys = list(zip(*self._rows, strict=True)) if self._rows else [()] * len(SAMPLES.names[1:-1])
+        columns = [times(time_us)]
+        for texts in keys[:-1]:
+            names = sorted({text for text in texts if text is not None})
+            code = {text: number for number, text in enumerate(names)}
+            codes = np.array([-1 if text is None else code[text] for text in texts], dtype=np.int32)
+            columns.append(coded(codes[row], names))
+        le = np.array([np.nan if bound is None else bound for bound in keys[-1]], dtype=np.float64)[row]
+        columns += [pa.array(le, mask=np.isnan(le)), pa.array(value)]
+        return pa.table(columns, names=SAMPLES.names)
+
+    def _spread(self, series: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+        """Repeat every sample for each canonical series it adds to."""
+        width = np.array([len(targets) for targets in self._targets])
+        start = np.cumsum(width) - width
+        flat = [target for targets in self._targets for target in targets]
+        scraped = np.repeat(np.arange(len(series)), width[series])
+        nth = np.arange(len(scraped)) - np.repeat(np.cumsum(width[series]) - width[series], width[series])
+        at = start[series[scraped]] + nth
+        row = np.array([target.row for target in flat], dtype=np.int64)
+        sign = np.array([target.sign for target in flat], dtype=np.float64)
+        return row[at], sign[at], scraped
+
+    def _combined(
+        self,
+        row: NDArray[np.int64],
+        sign: NDArray[np.float64],
+        series: NDArray[np.int32],
+        time_us: NDArray[np.int64],
+        value: NDArray[np.float64],
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """Add up, or take the largest of, the series that share canonical labels, at each time."""
+        if not len(row):
+            return row, time_us, value
+        order = np.lexsort((series, time_us, row))
+        row, sign, series, time_us, value = row[order], sign[order], series[order], time_us[order], value[order]
+        # A sample written twice must not count twice in a sum: the last one stands.
+        last = np.append((np.diff(series) != 0) | (np.diff(time_us) != 0) | (np.diff(row) != 0), True)
+        row, sign, time_us, value = row[last], sign[last], time_us[last], value[last]
+        begins = np.flatnonzero(np.append(True, (np.diff(time_us) != 0) | (np.diff(row) != 0)))
+        which = row[begins]
+        entries = self._entry_of
+        largest = np.array([entry is not None and entry.combine == "max" for entry in entries])[which]
+        scale = np.array([entry.scale if entry is not None else 1.0 for entry in entries])[which]
+        result = np.where(largest, np.maximum.reduceat(value, begins), np.add.reduceat(value * sign, begins)) * scale
+        # A difference needs both sides.
+        differs = np.array([entry is not None and bool(entry.minus) for entry in entries])[which]
+        whole = ~differs | (np.minimum.reduceat(sign, begins) < np.maximum.reduceat(sign, begins))
+        return which[whole], time_us[begins][whole], result[whole]
+
+
+class Spool:
+    """Samples of a file, put aside by day."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._batch = folder, 0
+        self._series: list[int] = []
+        self._time_us: list[int] = []
+        self._value: list[float] = []
+        self.counts: dict[int, int] = {}
+
+    def add(self, series: int, time_us: int, value: float) -> None:
+        """Keep one sample."""
+        self._series.append(series)
+        self._time_us.append(time_us)
+        self._value.append(value)
+        if len(self._series) >= SPOOL_LINES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is in memory, a file a day."""
+        series, time_us = np.array(self._series, np.int32), np.array(self._time_us, np.int64)
+        value = np.array(self._value, np.float64)
+        for number, count in zip(*np.unique(series, return_counts=True), strict=True):
+            self.counts[int(number)] = self.counts.get(int(number), 0) + int(count)
+        day = time_us // _DAY_US
+        for number in np.unique(day):
+            mine = day == number
+            name = f"{number + 2**40:016d}-{self._batch:06d}.npz"
+            np.savez(self._folder / name, series=series[mine], time_us=time_us[mine], value=value[mine])
+        self._batch += 1
+        self._series, self._time_us, self._value = [], [], []
+
+    def days(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]]:
+        """Yield (series, time, value) of each day, in the file's order."""
+        files: dict[str, list[Path]] = defaultdict(list)
+        for path in sorted(self._folder.iterdir()):
+            files[path.name.partition("-")[0]].append(path)
+        for paths in files.values():
+            parts = [np.load(path) for path in paths]
+            series, time_us, value = (
+                np.concatenate([part[key] for part in parts]) for key in ("series", "time_us", "value")
+            )
+            yield series, time_us, value
+
+
+def _labels(text: str, path: Path) -> dict[str, str]:
+    labels, position = {}, 0
+    while position < len(text):
+        found = _LABEL.match(text, position)
+        if found is None:
+            raise SourceError(f"{path}: labels {{{text}}} cannot be read", 'name="value", …')
+        labels[found[1]] = (
+            _ESCAPE.sub(lambda one: {"n": "\n"}.get(one[1], one[1]), found[2]) if "\\" in found[2] else found[2]
+        )
+        position = found.end()
+    return labels

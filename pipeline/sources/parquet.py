@@ -1,0 +1,84 @@
+"""Parquet files in the raw contract's own columns: what another ingest, or a tool of the user's, has written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.contracts.raw import TABLES
+from pipeline.errors import SourceError
+from pipeline.sources import Rows, Tally
+from pipeline.sources.files import FileSource
+from sched_env.errors import ConfigError, legal
+
+BATCH_ROWS = 1_000_000
+
+
+class ParquetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Files of each table. Columns are found by name; nullable ones may be missing, others are ignored."""
+
+    paths: dict[str, list[str]]
+    """Table (samples, requests, events) -> files or patterns."""
+    cluster: str = "default"
+    """Cluster of files that have no such column."""
+
+    def __post_init__(self) -> None:
+        """Refuse tables that are not in the contract."""
+        if unknown := set(self.paths) - set(TABLES):
+            raise ConfigError(f"ingest.parquet.paths: {', '.join(sorted(unknown))}", legal(TABLES))
+
+
+class ParquetSource(FileSource):
+    """One chunk a file, read in batches."""
+
+    def __init__(self, config: ParquetConfig, days: Sequence[date]) -> None:
+        super().__init__([pattern for found in config.paths.values() for pattern in found], days, "ingest.parquet")
+        self._config = config
+        self._tables = {
+            path: table
+            for table, patterns in config.paths.items()
+            for path in FileSource.matching(patterns, "ingest.parquet")
+        }
+
+    def settings(self) -> dict[str, object]:
+        """Name files, days and the cluster."""
+        return {**super().settings(), "cluster": self._config.cluster}
+
+    def read(self, path: Path, _tally: Tally) -> Rows:
+        """Read one file."""
+        table = self._tables[path]
+        try:
+            with pq.ParquetFile(path) as file:
+                columns = [name for name in TABLES[table].names if name in file.schema_arrow.names]
+                for batch in file.iter_batches(BATCH_ROWS, columns=columns):
+                    yield table, self._conform(table, pa.table(batch), path)
+        except (OSError, pa.ArrowException) as error:
+            raise SourceError(f"{path} cannot be read: {error}", "a whole Parquet file") from error
+
+    def _conform(self, table: str, rows: pa.Table, path: Path) -> pa.Table:
+        columns = []
+        for wanted in TABLES[table]:
+            if wanted.name in rows.schema.names:
+                column = rows[wanted.name]
+                if pa.types.is_timestamp(column.type) and column.type.tz is None:
+                    raise SourceError(f"{path}: {wanted.name} has no time zone", "timestamps in UTC")
+                if pa.types.is_timestamp(wanted.type) and not pa.types.is_timestamp(column.type):
+                    raise SourceError(f"{path}: {wanted.name} is {column.type}", "timestamps in UTC")
+                try:
+                    columns.append(column.cast(wanted.type))
+                except pa.ArrowException as error:
+                    raise SourceError(f"{path}: {wanted.name} is {column.type}: {error}", str(wanted.type)) from error
+            elif wanted.name == "cluster":
+                columns.append(pa.array([self._config.cluster] * len(rows), pa.string()))
+            elif wanted.nullable:
+                columns.append(pa.nulls(len(rows), wanted.type))
+            else:
+                raise SourceError(
+                    f"{path}: no column {wanted.name!r}", f"the columns of {table}: {', '.join(TABLES[table].names)}"
+                )
+        return pa.table(columns, names=TABLES[table].names)

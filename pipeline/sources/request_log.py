@@ -1,0 +1,174 @@
+"""A request log as a source: CSV or JSON lines, gzipped or not, one request a line, in columns of the user's naming."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, date, datetime
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.contracts.raw import REQUESTS
+from pipeline.errors import SourceError
+from pipeline.sources import Rows, Tally
+from pipeline.sources.columns import plausible_us, times
+from pipeline.sources.files import FileSource
+from sched_env.errors import ConfigError, legal
+
+BATCH_ROWS = 250_000
+_NUMBERS = ("cpu_cores", "mem_bytes", "duration_s")
+_CPU = {"cores": 1.0, "millicores": 1e-3}
+_MEM = {"bytes": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "MB": 1e6}
+_DURATION = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+_EPOCH_US = {"s": 1e6, "ms": 1e3, "us": 1.0}
+
+
+class RequestLogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the log is and what its columns are called and measured in."""
+
+    paths: list[str]
+    """Files or patterns; ``.csv`` or ``.jsonl``, with ``.gz`` or without."""
+    cluster: str = "default"
+    """Cluster of all rows."""
+    columns: dict[str, str] = {}
+    """Canonical column (time, function, pod, cpu_cores, mem_bytes, duration_s) -> the log's, where it differs."""
+    time: Literal["iso", "s", "ms", "us"] = "iso"
+    """ISO 8601 with a zone, or a number since 1970. A time without a zone is refused: it would be a guess."""
+    cpu: Literal["cores", "millicores"] = "cores"
+    mem: Literal["bytes", "KiB", "MiB", "GiB", "MB"] = "bytes"
+    duration: Literal["s", "ms", "us"] = "s"
+    skip_bad: bool = False
+    """Count and leave out rows that cannot be read, instead of stopping at the first."""
+
+    def __post_init__(self) -> None:
+        """Refuse columns that are not in the contract."""
+        if unknown := set(self.columns) - (set(REQUESTS.names) - {"cluster"}):
+            raise ConfigError(f"ingest.requests.columns: {', '.join(sorted(unknown))}", legal(REQUESTS.names))
+
+
+class RequestLogSource(FileSource):
+    """One chunk a log file."""
+
+    def __init__(self, config: RequestLogConfig, days: Sequence[date]) -> None:
+        super().__init__(config.paths, days, "ingest.requests")
+        self._config = config
+
+    def settings(self) -> dict[str, object]:
+        """Name files, days, columns and units."""
+        named = msgspec.to_builtins(self._config)
+        del named["paths"]
+        return {**super().settings(), **named}
+
+    def read(self, path: Path, tally: Tally) -> Rows:
+        """Read one file in batches; memory holds one of them."""
+        config = self._config
+        names = {name: config.columns.get(name, name) for name in REQUESTS.names if name != "cluster"}
+        rows = _json_rows if ".jsonl" in path.name else _csv_rows
+        try:
+            with _opened(path) as file:
+                lines = rows(file, path, names, config, tally)
+                while batch := list(islice(lines, BATCH_ROWS)):
+                    if len(table := self._table(batch, path, tally)):
+                        yield "requests", table
+        except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
+            raise SourceError(f"{path} cannot be read: {error}", "a whole CSV or JSON-lines file in UTF-8") from error
+
+    def _table(self, batch: list[tuple[int, list[Any]]], path: Path, tally: Tally) -> pa.Table:
+        config = self._config
+        numbers = np.array([number for number, _ in batch])
+        cells = list(zip(*(row for _, row in batch), strict=True))
+        bad: dict[int, str] = {}
+
+        def convert(column: Sequence[Any], one: Callable[[Any], float], name: str) -> NDArray[np.float64]:
+            values = np.full(len(column), np.nan)
+            for row, cell in enumerate(column):
+                try:
+                    values[row] = one(cell)
+                except (TypeError, ValueError) as error:
+                    bad.setdefault(int(numbers[row]), f"{name} is {cell!r}: {error}")
+            return values
+
+        time_us = convert(cells[0], _moment if config.time == "iso" else _since(_EPOCH_US[config.time]), "time")
+        scale = (_CPU[config.cpu], _MEM[config.mem], _DURATION[config.duration])
+        measured = [
+            convert(column, _amount, name) * factor
+            for column, name, factor in zip(cells[3:], _NUMBERS, scale, strict=True)
+        ]
+        if bad and not config.skip_bad:
+            line = min(bad)
+            raise SourceError(f"{path}, line {line}: {bad[line]}", fix="mend the line, or set ingest.requests.skip_bad")
+        if bad:
+            tally.skipped["request rows that cannot be read"] += len(bad)
+        keep = np.flatnonzero(~np.isin(numbers, list(bad)))
+        texts = [
+            pa.array([str(column[row]) if column[row] else None for row in keep], pa.string()) for column in cells[1:3]
+        ]
+        amounts = [pa.array(column[keep], mask=np.isnan(column[keep])) for column in measured]
+        cluster = pa.array([config.cluster] * len(keep), pa.string())
+        return pa.table([times(time_us[keep].astype(np.int64)), cluster, *texts, *amounts], names=REQUESTS.names)
+
+
+def _opened(path: Path) -> IO[str]:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
+
+
+def _csv_rows(
+    file: IO[str], path: Path, names: dict[str, str], config: RequestLogConfig, tally: Tally
+) -> Iterator[tuple[int, list[Any]]]:
+    rows = csv.reader(file)
+    header = [name.strip() for name in next(rows, [])]
+    needed = {"time", *config.columns}
+    if missing := [names[name] for name in names if name in needed and names[name] not in header]:
+        raise SourceError(f"{path}, line 1: no column {missing[0]!r}", f"one of the columns {', '.join(header)}")
+    at = [header.index(column) if column in header else None for column in names.values()]
+    for row in rows:
+        if len(row) == len(header):
+            yield rows.line_num, [None if index is None else row[index] for index in at]
+        elif row:
+            if not config.skip_bad:
+                raise SourceError(f"{path}, line {rows.line_num}: {len(row)} cells, the header has {len(header)}")
+            tally.skipped["request rows that cannot be read"] += 1
+
+
+def _json_rows(
+    file: IO[str], path: Path, names: dict[str, str], config: RequestLogConfig, tally: Tally
+) -> Iterator[tuple[int, list[Any]]]:
+    decode = msgspec.json.Decoder(dict[str, Any]).decode
+    for number, line in enumerate(file, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = decode(line)
+        except msgspec.DecodeError as error:
+            if not config.skip_bad:
+                raise SourceError(f"{path}, line {number}: {error}", "one JSON object a line") from error
+            tally.skipped["request rows that cannot be read"] += 1
+            continue
+        yield number, [row.get(column) for column in names.values()]
+
+
+def _amount(cell: Any) -> float:
+    """Read a number; nothing is NaN. What makes no sense (negative, huge) is for ``clean`` to judge."""
+    return np.nan if cell is None or cell == "" else float(cell)
+
+
+def _since(us: float) -> Callable[[Any], float]:
+    return lambda cell: plausible_us(float(cell) * us)
+
+
+def _moment(cell: Any) -> float:
+    when = datetime.fromisoformat(cell)
+    if when.tzinfo is None:
+        raise ValueError("no time zone")
+    since = when.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    return plausible_us((since.days * 86_400 + since.seconds) * 1e6 + since.microseconds)
