@@ -152,26 +152,29 @@ class Terms(NamedTuple):
 def terms(node: Mapping[str, Any], request: Mapping[str, float]) -> Terms:
     """Work out the placement's effect on every node; all fields must be there, see :func:`complete`."""
     cpu, mem, net, disk = (request[resource] for resource in RESOURCES)
-    after = utilization_after(
-        *(1.0 / node[f"{resource}_capacity"] for resource in RESOURCES),
-        *(node[name] for name in ("cpu_deployed", "mem_deployed", "net_used", "disk_used")),
-        *(cpu, mem, net, disk),
-    )
+    cpu_after, mem_after, net_after, disk_after = utilization_after(
+        1.0 / node["cpu_capacity"], 1.0 / node["mem_capacity"], 1.0 / node["net_capacity"], 1.0 / node["disk_capacity"],
+        node["cpu_deployed"], node["mem_deployed"], node["net_used"], node["disk_used"],
+        cpu, mem, net, disk,
+    )  # fmt: skip
     cpu_free = node["cpu_capacity"] - (node["cpu_deployed"] + cpu)
-    cpu_factor, net_factor, disk_factor = factors(after[0], cpu_free, after[1], after[2], after[3])
+    cpu_factor, net_factor, disk_factor = factors(cpu_after, cpu_free, mem_after, net_after, disk_after)
     cpu_share, net_share, disk_share = time_shares(cpu, net, disk)
     contended = cpu_share * cpu_factor + net_share * net_factor + disk_share * disk_factor
     cold = cold_ratio(request["cold_start_s"], request["duration_s"], request["requests"], request["response_s"])
     span_s = request["duration_s"] + request["cooldown_s"]
     return Terms(
-        *after,
-        contended + np.where(node["warm"] > 0.0, 0.0, cold),
-        cost_change(node["price"], node["billed_left_s"], span_s, 1.0 / span_s),
-        fits(
-            *(node[name] for name in ("active", "cpu_capacity", "mem_capacity", "cpu_deployed", "mem_deployed")),
-            *(cpu, mem),
+        cpu_after=cpu_after,
+        mem_after=mem_after,
+        net_after=net_after,
+        disk_after=disk_after,
+        response_ratio=contended + np.where(node["warm"] > 0.0, 0.0, cold),
+        cost_change=cost_change(node["price"], node["billed_left_s"], span_s, 1.0 / span_s),
+        mask=fits(
+            node["active"], node["cpu_capacity"], node["mem_capacity"], node["cpu_deployed"], node["mem_deployed"],
+            cpu, mem,
         ),
-    )
+    )  # fmt: skip
 
 
 def complete(candidates: Mapping[str, Any], request: Mapping[str, float]) -> tuple[dict[str, Any], dict[str, float]]:

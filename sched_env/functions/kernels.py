@@ -80,6 +80,7 @@ from sched_env.functions.state import (
     State,
 )
 from sched_env.jit import inline, lean_kernel
+from sched_env.traces.tables import Floats
 from sched_env.vector import END_OF_TRACE, HORIZON, Buffers
 
 factors = inline(contention.factors)
@@ -88,6 +89,8 @@ utilization_after = inline(features.utilization_after)
 cost_change = inline(features.cost_change)
 fits = inline(features.fits)
 
+RESTART, PARK, HOLD = range(3)
+"""What to do at an episode's end: begin the next one; rest; or leave everything as it is, for ``close_all``."""
 RUNNING = -1
 """The episode goes on (otherwise a code of ``sched_env.vector.ENDED``)."""
 TUTORIAL_BASE_S, TUTORIAL_SLOPE_S = 0.1, 4.9
@@ -282,7 +285,7 @@ def outcome(cluster: Cluster, rules: Rules, state: State, b: int, n: int) -> tup
 
 
 @inline
-def late_calls(cluster: Cluster, rules: Rules, row: int, contended: float) -> float:
+def late_calls(cluster: Cluster, rules: Rules, row: int, contended: float) -> Any:
     """Return how many of the calls that wait for a cold container are answered after the SLO."""
     slack = (cluster.tasks[row, SLO_RATIO] - contended) * cluster.tasks[row, RESPONSE]
     if rules.cold_start_s <= slack:
@@ -484,7 +487,7 @@ def begin(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int, as
 
 
 @inline
-def percentile(histogram: Any, share: float) -> float:
+def percentile(histogram: Floats, share: float) -> float:
     """Return the upper edge of the bin in which the given share of the calls is reached."""
     wanted = share * histogram.sum()
     total = 0.0
@@ -496,7 +499,7 @@ def percentile(histogram: Any, share: float) -> float:
 
 
 @inline
-def close(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int, ended: int) -> None:
+def close(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) -> None:
     """Keep the final observation, let every instance finish and write the episode's metrics."""
     for n in range(out.mask.shape[1]):
         out.final_mask[b, n] = out.mask[b, n]
@@ -511,14 +514,13 @@ def close(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int, en
     metrics[1] = totals[PLACED]
     metrics[2] = totals[PLACED]
     metrics[3] = totals[CALLS]
-    metrics[4] = totals[LATE] / totals[CALLS]
+    metrics[4] = totals[LATE] / totals[CALLS] if totals[CALLS] > 0.0 else 0.0
     metrics[5] = totals[COST]
     metrics[6] = 0.0
-    metrics[7] = totals[RATIO] / answered
+    metrics[7] = totals[RATIO] / answered if answered > 0.0 else 1.0
     metrics[8] = percentile(state.histogram[b], 0.99)
     metrics[9] = totals[COLD_STARTS]
     metrics[10] = totals[REJECTED]
-    out.ended[b] = ended
     out.final_start[b] = out.start[b]
 
 
@@ -531,8 +533,8 @@ def reset_all(cluster: Cluster, rules: Rules, state: State, out: Buffers, starts
 
 
 @lean_kernel
-def step_all(cluster: Cluster, rules: Rules, state: State, out: Buffers, actions: Any, seed: int, park: bool) -> int:
-    """Place, advance and, at an episode's end, restart or park; see ``PlacementVectorEnv._step``."""
+def step_all(cluster: Cluster, rules: Rules, state: State, out: Buffers, actions: Any, seed: int, at_end: int) -> int:
+    """Place, advance and, at an episode's end, do as ``at_end`` says; see ``PlacementVectorEnv._step``."""
     B, N = out.mask.shape
     for b in range(B):
         if out.active[b] and not (0 <= actions[b] < N and out.mask[b, actions[b]]):
@@ -555,8 +557,11 @@ def step_all(cluster: Cluster, rules: Rules, state: State, out: Buffers, actions
             continue
         finished += 1
         out.truncated[b] = True
-        close(cluster, rules, state, out, b, ended)
-        if park:
+        out.ended[b] = ended
+        if at_end == HOLD:
+            continue
+        close(cluster, rules, state, out, b)
+        if at_end == PARK:
             out.active[b] = False
             out.mask[b] = False
             out.feasible[b] = 0
@@ -564,3 +569,10 @@ def step_all(cluster: Cluster, rules: Rules, state: State, out: Buffers, actions
             begin(cluster, rules, state, out, b, -1, seed)
             state.last[b, LAST_REJECTED] = rejected
     return finished
+
+
+@lean_kernel
+def close_all(cluster: Cluster, rules: Rules, state: State, out: Buffers) -> None:
+    """Close the accounts of every environment, wherever its episode stands."""
+    for b in range(out.start.size):
+        close(cluster, rules, state, out, b)

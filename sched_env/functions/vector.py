@@ -13,10 +13,34 @@ from sched_env.features.functions import SPEC
 from sched_env.functions import kernels
 from sched_env.functions.rewards import Reward, RewardInputs, resolve
 from sched_env.functions.scenario import ServerlessScenario
-from sched_env.functions.state import RETURN, ROW, cluster_of, empty_state, most_alive, rules_of
+from sched_env.functions.state import (
+    ACTIVE,
+    ARRIVAL,
+    BILLED_UNTIL,
+    CPU,
+    DISK,
+    DURATION,
+    FUNCTION,
+    IDLE,
+    IDLE_UNTIL,
+    INSTANCES,
+    MEM,
+    NET,
+    PLACED,
+    RART,
+    REQUESTS,
+    RESPONSE,
+    RETURN,
+    ROW,
+    RUNNING_REQUESTS,
+    cluster_of,
+    empty_state,
+    most_alive,
+    rules_of,
+)
 from sched_env.scenarios import Scenario
 from sched_env.traces import synthetic_functions
-from sched_env.traces.tables import FunctionTrace, NodeTable
+from sched_env.traces.tables import Floats, FunctionTrace, NodeTable
 from sched_env.vector import SHEET, PlacementVectorEnv
 
 
@@ -40,6 +64,7 @@ class ServerlessVectorEnv(PlacementVectorEnv):
         "cold_starts",
         "rejected",
     )
+    COUNTS: ClassVar[frozenset[str]] = PlacementVectorEnv.COUNTS | {"cold_starts", "rejected"}
     scenario: ServerlessScenario
 
     def __init__(
@@ -75,45 +100,90 @@ class ServerlessVectorEnv(PlacementVectorEnv):
                 f"no instance of rows {first} to {last} of the trace fits an empty node", "at least one that does"
             )
 
-    def _kernel_arguments(self) -> tuple[Any, ...]:
-        return self.cluster, self.rules, self.state, self.buffers
-
     def _reset(self, starts: NDArray[np.int64]) -> None:
         if starts.max() >= len(self.trace):
             raise ConfigError(f"start {starts.max()} is beyond the trace", f"rows 0 to {len(self.trace) - 1}")
-        kernels.reset_all(*self._kernel_arguments(), starts, self.seed)
+        kernels.reset_all(self.cluster, self.rules, self.state, self.buffers, starts, self.seed)
         stuck = np.flatnonzero(self.buffers.feasible == 0)
         if stuck.size:
             raise ConfigError(f"from start {starts[stuck[0]]} on, no instance of the episode fits an empty node")
 
     def _step(self, actions: NDArray[np.int64]) -> int:
-        if self.user_reward is None:
-            return int(kernels.step_all(*self._kernel_arguments(), actions, self.seed, self.park))
-        return self._step_with_user_reward(self.user_reward, actions)
+        return self.advance(actions, kernels.PARK if self.park else kernels.RESTART)
 
-    def _step_with_user_reward(self, reward: Reward, actions: NDArray[np.int64]) -> int:
-        """Step with the kernel's reward left out, then ask the user's function for all environments at once."""
+    def advance(self, actions: NDArray[np.int64], at_end: int) -> int:
+        """Step all environments; ``at_end`` is one of ``kernels.RESTART``, ``PARK`` and ``HOLD``."""
+        arguments = (self.cluster, self.rules, self.state, self.buffers, actions, self.seed, at_end)
+        if self.user_reward is None:
+            return int(kernels.step_all(*arguments))
         before, rows, active = (
-            self.state.totals[:, RETURN].copy(),
-            self.state.cursor[:, ROW].copy(),
-            self.buffers.active.copy(),
-        )
-        rows = np.minimum(rows, len(self.trace) - 1)
-        finished = int(kernels.step_all(*self._kernel_arguments(), actions, self.seed, self.park))
-        if finished < 0:
-            return finished
-        state, buffers = self.state, self.buffers
+            self.state.totals[:, RETURN].copy(), self.state.cursor[:, ROW].copy(), self.buffers.active.copy()
+        )  # fmt: skip
+        finished = int(kernels.step_all(*arguments))
+        if finished >= 0:
+            self._reward_by_user(self.user_reward, actions, before, rows, active, at_end)
+        return finished
+
+    def _reward_by_user(
+        self,
+        reward: Reward,
+        actions: NDArray[np.int64],
+        before: Floats,
+        rows: NDArray[np.int64],
+        active: NDArray[np.bool_],
+        at_end: int,
+    ) -> None:
+        """Ask the user's function for all environments at once, and put its reward where the kernel put none."""
+        state, out = self.state, self.buffers
         given = np.asarray(reward(RewardInputs.of(self.cluster, self.rules, state, rows, actions)), np.float64)
         if given.shape != (self.num_envs,) or not np.isfinite(given).all():
             raise ConfigError(
                 f"reward {self.scenario.reward!r} returned {given!r}", f"{self.num_envs} finite numbers, one each"
             )
-        buffers.reward[active] += given[active]
-        over = (buffers.terminated | buffers.truncated) & active
-        buffers.metrics[over, 0] = before[over] + buffers.reward[over]
-        running = active & ~over
-        state.totals[running, RETURN] = before[running] + buffers.reward[running]
-        return finished
+        out.reward[active] += given[active]
+        over = out.truncated & active
+        out.metrics[over, 0] = before[over] + out.reward[over]
+        going_on = active & ~over if at_end == kernels.RESTART else active
+        state.totals[going_on, RETURN] = before[going_on] + out.reward[going_on]
+
+    def raw(self, b: int) -> tuple[dict[str, NDArray[Any]], dict[str, float]]:
+        """Return the raw state and request fields of an environment's present decision, copied."""
+        node, table = self.state.nodes[b], self.table
+        row = int(self.state.cursor[b, ROW])
+        task = self.cluster.tasks[row]
+        now, f = task[ARRIVAL], int(task[FUNCTION])
+        warm = self.state.warm[b, f]
+        candidates = {
+            "cpu_capacity": table.cpu,
+            "mem_capacity": table.mem,
+            "net_capacity": table.net,
+            "disk_capacity": table.disk,
+            "cpu_deployed": node[:, CPU].copy(),
+            "mem_deployed": node[:, MEM].copy(),
+            "net_used": node[:, NET].copy(),
+            "disk_used": node[:, DISK].copy(),
+            "price": table.price_usd_per_hour,
+            "active": self.cluster.nodes[:, ACTIVE].copy(),
+            "instances": node[:, INSTANCES].copy(),
+            "billed_left_s": np.maximum(node[:, BILLED_UNTIL] - now, 0.0),
+            "warm": np.where(warm[:, IDLE_UNTIL] > now, warm[:, IDLE], 0.0),
+        }
+        request = {
+            "cpu": task[CPU],
+            "mem": task[MEM],
+            "net": task[NET],
+            "disk": task[DISK],
+            "requests": task[REQUESTS],
+            "duration_s": task[DURATION],
+            "response_s": task[RESPONSE],
+            "slo_s": self.trace.slo_s[row],
+            "function_requests": self.state.functions[b, f, RUNNING_REQUESTS],
+            "rart": self.state.functions[b, f, RART],
+            "cold_start_s": self.rules.cold_start_s,
+            "cooldown_s": self.rules.cooldown_s,
+            "sequence": self.state.totals[b, PLACED],
+        }
+        return candidates, {name: float(value) for name, value in request.items()}
 
 
 def make(

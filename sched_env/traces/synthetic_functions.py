@@ -85,7 +85,7 @@ def serverless(rows: int, functions: int, cores: float, load: float, seed: int) 
     # Little's law, with the mean the draw really has: cores in use = arrivals a second x mean(cpu x life).
     instances_per_s = load * cores / float(np.mean(cpu[which] * duration_s))
     begin_s = _day(np.cumsum(rng.exponential(BURST / instances_per_s, bursts)))
-    arrival_s = np.repeat(begin_s, sizes) + rng.exponential(BURST_SECONDS, which.size) * _later_in_burst(sizes)
+    arrival_s: Floats = np.repeat(begin_s, sizes) + rng.exponential(BURST_SECONDS, which.size) * _later_in_burst(sizes)
     order = np.argsort(arrival_s, kind="stable")[:rows]
     which, duration_s = which[order], duration_s[order]
     requests = np.maximum(1, np.round(duration_s * busy[which] / response_s[which])).astype(np.int32)
@@ -116,14 +116,14 @@ def _day(even_s: Floats) -> Floats:
     phase = 2.0 * np.pi / DAY_S
     # The integral of 1 + swing x sin(phase t): how much even time has passed at time t of the bent clock.
     passed = grid + DAY_SWING / phase * (1.0 - np.cos(phase * grid))
-    return np.interp(even_s, passed, grid)
+    return np.asarray(np.interp(even_s, passed, grid), np.float64)
 
 
 def tutorial(rows: int, functions: int, seed: int) -> FunctionTrace:
     """Draw the tutorial's tasks: cpu U(0.1, 4), mem U(0.1, 8), net U(10, 100), disk U(100, 1000), requests 1..99."""
     rng = np.random.default_rng(seed)
     return FunctionTrace(
-        arrival_s=np.arange(rows) * TUTORIAL_SPACING_S,
+        arrival_s=np.arange(rows, dtype=np.float64) * TUTORIAL_SPACING_S,
         function=rng.integers(functions, size=rows, dtype=np.int32),
         cpu=rng.uniform(0.1, 4.0, rows),
         mem=rng.uniform(0.1, 8.0, rows),
