@@ -38,6 +38,8 @@ def check_token(authorization: str | None, token_file: Path) -> None:
 
 def make_token(token_file: Path) -> None:
     """Make a push token where there is none, readable by its owner alone."""
+    if token_file.exists():  # in a cluster it is mounted, read-only
+        return
     try:
         token_file.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
