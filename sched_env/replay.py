@@ -58,16 +58,19 @@ class Recorder:
         candidates: NDArray[np.float32],
         request: NDArray[np.float32],
         mask: NDArray[np.bool_],
-        scores: NDArray[Any],
+        scores: NDArray[Any] | None,
         action: int,
     ) -> None:
-        """Note a decision; its reward follows with :meth:`reward`."""
+        """Note a decision, with the scores if the policy gave any; its reward follows with :meth:`reward`."""
         if self._initial is None:
             self._initial = candidates.copy()
         before = self._initial if step == 0 or self._before is None else self._before
         touched = _changed(before, candidates)
         self._before = candidates.copy()
-        best = np.argsort(-np.where(mask, scores, -np.inf), kind="stable")[: min(TOP_SCORES, int(mask.sum()))]
+        best, top = np.empty(0, np.int64), np.empty(0)
+        if scores is not None:
+            best = np.argsort(-np.where(mask, scores, -np.inf), kind="stable")[: min(TOP_SCORES, int(mask.sum()))]
+            top = scores[best]
         row = {
             "episode": episode,
             "step": step,
@@ -78,7 +81,7 @@ class Recorder:
             "touched": touched.tolist(),
             "touched_features": candidates[touched].ravel().tolist(),
             "top_candidates": best.tolist(),
-            "top_scores": scores[best].tolist(),
+            "top_scores": top.tolist(),
         }
         for name, value in row.items():
             self._rows[name].append(value)
@@ -88,6 +91,12 @@ class Recorder:
         self._rows["reward"].append(reward)
         if len(self._rows["reward"]) >= ROWS_PER_GROUP:
             self._flush()
+
+    def forget(self) -> None:
+        """Take the last decision back: it was infeasible and changed nothing."""
+        for name, values in self._rows.items():
+            if name != "reward":
+                values.pop()
 
     def _flush(self) -> None:
         import pyarrow as pa
@@ -102,6 +111,10 @@ class Recorder:
             self._writer = pq.ParquetWriter(self._part, schema, compression="zstd")
         self._writer.write_table(pa.table(self._rows, schema=self._writer.schema))
         self._rows = {name: [] for name in COLUMNS}
+
+    def close(self) -> None:
+        """Write what is left and put the file in place."""
+        self.__exit__(None, None, None)
 
     def __enter__(self) -> Self:
         return self

@@ -20,7 +20,8 @@ NAMES = (
     "best_fit",  # tightest: smallest share of the scarcer resource left
     "worst_fit",  # the opposite of best_fit
     "vmagent_spread",  # upstream's so-called BestFit: as worst_fit, but a split request is judged on half 0 alone
-    "numa_balance",  # the imbalance between the two halves of the server grows least
+    "numa_balance",  # the imbalance between the two halves of a server, on its worse resource, grows least
+    "numa_first_fit",  # lowest server, and in it the half by numa_balance
     "numa_best_fit",  # tightest server, and in it the fuller half, so that pairs of empty halves stay whole
     "least_allocated",  # server with the largest mean free share (Kubernetes' LeastAllocated)
     "most_allocated",  # the opposite
@@ -36,6 +37,7 @@ NAMES = (
     WORST_FIT,
     VMAGENT_SPREAD,
     NUMA_BALANCE,
+    NUMA_FIRST_FIT,
     NUMA_BEST_FIT,
     LEAST_ALLOCATED,
     MOST_ALLOCATED,
@@ -124,9 +126,11 @@ def half_score(
             return left * one + (left * (1.0 - odd) + oleft * odd) * split
         tightest = left * one + np.minimum(left, oleft) * split
         return -tightest if rule == BEST_FIT else tightest
-    if rule == NUMA_BALANCE:
-        before = np.abs(cpu - ocpu) / cpu_cap + np.abs(mem - omem) / mem_cap
-        return before - (np.abs(cpu_left - ocpu_left) / cpu_cap + np.abs(mem_left - omem_left) / mem_cap)
+    if rule in (NUMA_BALANCE, NUMA_FIRST_FIT):
+        gained = np.maximum(np.abs(cpu - ocpu) / cpu_cap, np.abs(mem - omem) / mem_cap) - np.maximum(
+            np.abs(cpu_left - ocpu_left) / cpu_cap, np.abs(mem_left - omem_left) / mem_cap
+        )
+        return gained if rule == NUMA_BALANCE else gained - 1e3 * (index // 2)
     if rule in (DOT_PRODUCT, DOT_PRODUCT_TIGHT):
         product = (cpu / cpu_cap) * (need_cpu / cpu_cap) + (mem / mem_cap) * (need_mem / mem_cap)
         return product if rule == DOT_PRODUCT else -product

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -80,7 +81,7 @@ class VmVectorEnv(PlacementVectorEnv):
 
 
 def make(
-    scenario: VmScenario, num_envs: int, *, seed: int = 0, trace: VmTrace | str | None = None, copy: bool = False
+    scenario: VmScenario, num_envs: int, *, seed: int = 0, trace: VmTrace | str | Path | None = None, copy: bool = False
 ) -> VmVectorEnv:
     """Make a vector environment; ``trace`` is a table, a file, or None for the scenario's own."""
     return VmVectorEnv(scenario, load_trace(trace, scenario), num_envs, seed=seed, copy=copy)
