@@ -36,7 +36,8 @@ from sched_env.functions.state import (
     ROW,
     RUNNING_REQUESTS,
 )
-from sched_env.functions.vector import ServerlessVectorEnv, workload
+from sched_env.functions.vector import ServerlessVectorEnv
+from sched_env.traces.functions import load as load_trace
 from sched_env.traces.tables import FunctionTrace, NodeTable
 from sched_env.vector import ENDED
 
@@ -89,7 +90,7 @@ class ServerlessSchedulingEnv(gymnasium.Env[Observation, np.int64]):
             raise ConfigError(f"scenario {loaded.name!r} is not of kind serverless", "functions/serverless, …")
         self.scenario, self.render_mode = loaded, render_mode
         self.invalid_action, self.invalid_penalty = invalid_action, float(invalid_penalty)
-        functions, nodes = workload(loaded, trace)
+        functions, nodes = load_trace(trace, loaded)
         self._core = ServerlessVectorEnv(loaded, 1, functions, nodes)
         self._whole_trace = False
         self._next: FunctionTrace | None = None

@@ -54,6 +54,8 @@ class ServerlessScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fie
     """Which generator makes the trace."""
     load: Size = 0.5
     """Mean share of the nodes' cpu that the generated trace asks for."""
+    skip_bad_rows: bool = False
+    """Leave out bad rows of the trace, with a warning that counts them, instead of stopping."""
     trace_rows: Positive = 40_000
     """Length of the generated trace."""
     trace_seed: Count = 0
