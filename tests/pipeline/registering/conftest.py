@@ -19,7 +19,7 @@ import pytest
 
 from pipeline import promote, push
 from pipeline.contracts.record import PromotionRecord
-from pipeline.registering import outcomes, runs
+from pipeline.registering import bundles, outcomes, runs
 from sched_env import signatures
 
 STAGES = """
@@ -289,6 +289,23 @@ def history(finished_history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     shutil.copytree(finished_history, target, symlinks=True)
     _enter(monkeypatch, target / "var", remotes=target / "remotes")
     return target
+
+
+@pytest.fixture
+def dvc_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spare tests with many promotions the start of a Python for each DVC command; ``history`` was made without."""
+    from dvc.cli import main
+
+    def dvc(root: Path, *arguments: str) -> None:
+        before = Path.cwd()
+        os.chdir(root)
+        try:
+            assert main(list(arguments)) == 0
+        finally:
+            os.chdir(before)
+
+    monkeypatch.setattr(bundles, "dvc", dvc)
+    monkeypatch.setattr(runs, "_push_data", lambda run_dir: dvc(run_dir, "push", "--quiet"))
 
 
 @pytest.fixture

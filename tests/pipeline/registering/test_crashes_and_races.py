@@ -22,21 +22,7 @@ KILLED = 137
 FORK = multiprocessing.get_context("fork")
 
 
-@pytest.fixture(autouse=True)
-def dvc_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spare these many promotions the start of a Python for each DVC command."""
-    from dvc.cli import main
-
-    def dvc(root: Path, *arguments: str) -> None:
-        before = Path.cwd()
-        os.chdir(root)
-        try:
-            assert main(list(arguments)) == 0
-        finally:
-            os.chdir(before)
-
-    monkeypatch.setattr(bundles, "dvc", dvc)
-    monkeypatch.setattr(runs, "_push_data", lambda run_dir: dvc(run_dir, "push", "--quiet"))
+pytestmark = pytest.mark.usefixtures("dvc_in_process")
 
 
 def approve(run_dir: Path, approver: str = "ada") -> None:

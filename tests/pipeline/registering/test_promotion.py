@@ -15,6 +15,8 @@ from pipeline.registering.chain import Chain
 
 RUN = "manual__2026-11-16T05:50:18.123456+00:00"
 
+pytestmark = pytest.mark.usefixtures("dvc_in_process")
+
 
 def test_a_promotion_goes_live_and_everything_names_the_same_digest(home, night, service, live) -> None:
     clone = night(RUN, seed=1)

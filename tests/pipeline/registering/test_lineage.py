@@ -1,0 +1,78 @@
+"""From a digest back to run, commit, params and data; and forward again to the same bytes."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from pipeline import registry
+from pipeline.errors import RegistryError
+from pipeline.registering import lineage, places, views
+from pipeline.registering.chain import Chain
+
+
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    monkeypatch.setattr(sys, "argv", ["registry", *arguments])
+    code = registry.main()
+    return code, capsys.readouterr().out
+
+
+def test_a_digest_leads_back_to_commit_params_and_data(history, pipeline_repository, monkeypatch, capsys) -> None:
+    chain = Chain.open()
+    record = chain.records[2]
+    thread = lineage.trace(chain, record.digest[:15])
+    assert thread.run_id == "scheduled__2026-11-15T02:00:00+00:00"
+    assert thread.params == {"ingest": {"step": 7}, "train": {"seed": 2}}
+    assert set(thread.data) == {"data/raw", "data/bundles/functions", "data/gate/functions"}
+    assert thread.data_range == ("2026-11-10T00:00:00Z", "2026-11-15T00:00:00Z")
+    assert (thread.approver, thread.records) == ("ada", [2, 3])
+    head = (pipeline_repository / ".git" / "refs" / "heads" / "main").read_text().strip()
+    assert thread.code_commit == head
+    code, text = command(monkeypatch, capsys, "lineage", record.digest)
+    assert code == 0
+    assert "param    train.seed = 2" in text
+    assert "windows  from 2026-11-10T00:00:00Z until 2026-11-15T00:00:00Z" in text
+
+
+def test_a_policy_is_rebuilt_to_the_same_bytes_without_any_cache(history, tmp_path) -> None:
+    chain = Chain.open()
+    target = tmp_path / "rebuilt"
+    said = lineage.rebuild(chain, chain.records[0].digest, target, first_stage="ingest", last_stage="export@{problem}")
+    assert said.startswith("same bytes")
+    assert not list((places.dvc_cache()).glob("runs/*")) or (target / ".dvc" / "cache").is_dir()
+    with pytest.raises(RegistryError, match="exists"):
+        lineage.rebuild(chain, chain.records[0].digest, target, first_stage="ingest", last_stage="export@{problem}")
+
+
+def test_an_unknown_or_ambiguous_digest_is_refused_with_the_known_ones(history) -> None:
+    chain = Chain.open()
+    for name in ("sha256:ffffffffffffffff", ""):
+        with pytest.raises(RegistryError, match=chain.records[0].digest[:19]):
+            lineage.trace(chain, name)
+
+
+def test_list_show_and_diff_say_what_happened(history, monkeypatch, capsys) -> None:
+    chain = Chain.open()
+    first, second = chain.records[0].digest, chain.records[2].digest
+    code, text = command(monkeypatch, capsys, "list", "--problem", "functions")
+    assert code == 0
+    assert text.splitlines()[0] == f"functions: {first} is live"
+    assert "rejected by bob" in text
+    assert "not on a Friday" in text
+    assert '"state": "rolled_back"' in command(monkeypatch, capsys, "show", "5")[1]
+    assert '"approver": "ada"' in command(monkeypatch, capsys, "show", second[:16])[1]
+    changes = list(views.difference(chain, first, second))
+    assert "param train.seed: 1 -> 2" in changes
+    assert any(line.startswith("data data/bundles/functions:") for line in changes)
+    assert not any(line.startswith("data data/raw") for line in changes), "the same data"
+    assert not list(views.difference(chain, first, first))
+
+
+def test_verify_says_in_its_exit_code_whether_the_registry_is_whole(history, monkeypatch, capsys) -> None:
+    code, text = command(monkeypatch, capsys, "verify")
+    assert (code, text.splitlines()[-1]) == (0, "6 records, 0 findings")
+    (places.bundle(Chain.open().records[0].digest) / "policy.onnx").write_bytes(b"x")
+    code, text = command(monkeypatch, capsys, "verify")
+    assert code == registry.EXIT_FINDINGS
+    assert "policy.onnx: changed" in text
