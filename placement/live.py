@@ -104,6 +104,8 @@ class LivePolicies:
 
     def _flip(self, problem: Problem, policy: Policy, previous: Policy | None, counter: int) -> Live:
         before = self._live[problem]
+        if previous is not None and previous.manifest.digest == policy.manifest.digest:
+            previous = before.previous  # the same policy again, with another manifest or to repair the store
         pointer = Pointer(
             digest=policy.manifest.digest,
             counter=counter,

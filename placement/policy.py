@@ -42,7 +42,6 @@ class Policy:
             # Stops the graph at its next operator, or before it starts; nobody waits for the result any more.
             options.terminate = True
             run.cancel()
-            run.add_done_callback(lambda late: late.cancelled() or late.exception())
             raise PolicyFailedError("deadline", f"no scores within {deadline_s * 1e3:g} ms")
         try:
             scores = run.result()

@@ -73,11 +73,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Address space of that process; onnxruntime maps about 1 GiB before it does anything."""
 
     fallback_vm: str = "best_fit"
-    fallback_pods: str = "least_allocated"
+    fallback_pods: str = "no_migration"
     fallback_functions: str = "least_allocated"
-    fallback_jobs: str = "least_allocated"
-    """Heuristic that answers when the policy cannot. Least-allocated is what kube-scheduler itself does, so that
-    falling back is never a surprise; VMs are packed, as their owners pay for servers."""
+    fallback_jobs: str = "min_completion_time"
+    """Heuristic that answers when the policy cannot: what surprises least. VMs are packed, pods stay where they are,
+    function instances go where kube-scheduler's own rule would put them, jobs where they end first."""
 
     def fallback(self, problem: Problem) -> str:
         """Return the fallback heuristic of a problem."""

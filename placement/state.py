@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placement.errors import PlaceRefusedError
-from sched_env import features
+from sched_env import features, heuristics
 from sched_env.contracts.feature_spec import Problem
 from sched_env.contracts.place import Candidate, PlacementRequest
 from sched_env.errors import legal
@@ -44,9 +44,12 @@ class State:
 def known_fields(problem: Problem) -> tuple[features.Fields, features.Fields]:
     """Return the raw state and request fields of a problem, or say that it cannot be served."""
     try:
+        heuristics.names(problem)
         return features.STATE_FIELDS[problem], features.REQUEST_FIELDS[problem]
     except ModuleNotFoundError as error:
-        raise PlaceRefusedError(422, f"problem {problem} has no live features in this release") from error
+        if error.name not in (f"sched_env.features.{problem}", f"sched_env.heuristics.{problem}"):
+            raise
+        raise PlaceRefusedError(422, f"problem {problem} has no live features or heuristics in this release") from error
 
 
 def from_candidates(problem: Problem, candidates: Sequence[Candidate], functions: Iterable[str] = ()) -> State:
