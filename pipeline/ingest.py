@@ -31,6 +31,7 @@ from pipeline.sources.parquet import ParquetConfig, ParquetSource
 from pipeline.sources.prometheus import PrometheusConfig, PrometheusSource
 from pipeline.sources.request_log import RequestLogConfig, RequestLogSource
 from pipeline.sources.sample import SampleConfig, SampleSource
+from pipeline.sources.traces import TracesConfig, TracesSource
 from sched_env.errors import ConfigError, run_cli
 
 OUT = Path("data/raw")
@@ -53,7 +54,7 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"fi
         return [self.first + timedelta(days=n) for n in range((self.last - self.first).days + 1)]
 
 
-SourceName = Literal["sample", "prometheus", "requests", "openmetrics", "parquet"]
+SourceName = Literal["sample", "prometheus", "requests", "openmetrics", "parquet", "traces"]
 
 
 class IngestConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,6 +69,7 @@ class IngestConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     requests: RequestLogConfig | None = None
     openmetrics: OpenMetricsConfig | None = None
     parquet: ParquetConfig | None = None
+    traces: TracesConfig | None = None
 
     def names(self) -> list[SourceName]:
         """List the sources."""
@@ -83,6 +85,7 @@ _BUILDERS: dict[SourceName, Callable[..., Source]] = {
     "requests": RequestLogSource,
     "openmetrics": OpenMetricsSource,
     "parquet": ParquetSource,
+    "traces": TracesSource,
 }
 
 
