@@ -23,7 +23,7 @@ def read(response: Mapping[str, Any] | None) -> Answer:
     if response is None:
         return Answer(approved=False, person=None, comment="no approval was asked for")
     user = response.get("responded_by_user") or {}
-    person = user.get("name") or user.get("id")
+    person = str(user.get("name") or user.get("id") or "").strip() or None
     comment = (response.get("params_input") or {}).get("comment") or ""
     approved = list(response.get("chosen_options") or []) == [APPROVE]
     if person is None and not comment:

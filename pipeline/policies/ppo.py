@@ -29,27 +29,28 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     envs: Positive = 64
     """Environments stepped at once; with ``rollout_steps`` it makes one batch of experience."""
-    rollout_steps: Positive = 64
-    segments: Positive = 20
+    rollout_steps: Positive = 128
+    segments: Positive = 24
     """Checkpoints, validations and possible resume points of a training."""
-    rollouts_per_segment: Positive = 3
-    epochs: Positive = 4
-    batch: Positive = 1024
-    learning_rate: float = 3e-4
+    rollouts_per_segment: Positive = 2
+    epochs: Positive = 6
+    batch: Positive = 2048
+    learning_rate: float = 1e-3
     """Falls linearly to a tenth over the segments."""
-    gamma: Rate = 0.98
+    gamma: Rate = 0.95
+    """An instance lives for about twenty decisions: further ahead the value is noise."""
     gae_lambda: Rate = 0.95
     clip_range: Rate = 0.2
-    entropy: float = 0.002
+    entropy: float = 0.003
     hidden: Positive = 64
-    reward_scale: float = 0.1
+    reward_scale: float = 0.3
     """Keeps values of order one, so that value and policy share one encoder in peace."""
     missing_rate: Rate = 0.01
     """Share of decisions in which a droppable feature is hidden, as it happens live."""
     teacher: str = "oracle_greedy"
     """Heuristic that the network imitates first; empty: none."""
     teacher_steps: Positive = 256
-    teacher_epochs: Positive = 4
+    teacher_epochs: Positive = 15
 
 
 class Trained(msgspec.Struct):

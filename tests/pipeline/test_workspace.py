@@ -1,0 +1,81 @@
+import subprocess
+
+import pytest
+
+from pipeline import workspace
+from sched_env.errors import ConfigError
+
+RUN = "manual__2026-11-16T02:00:00.5+00:00"
+
+
+def git(folder, *arguments):
+    subprocess.run(["git", "-C", folder, *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def source(tmp_path):
+    folder = tmp_path / "source"
+    (folder / ".dvc").mkdir(parents=True)
+    (folder / ".dvc" / "config").write_text("[core]\n    analytics = false\n")
+    (folder / ".dvc" / ".gitignore").write_text("/config.local\n/tmp\n")
+    (folder / "champions" / "functions").mkdir(parents=True)
+    (folder / "champions" / "functions" / "README.md").write_text("none\n")
+    (folder / "params.yaml").write_text("problems: [functions]\n")
+    (folder / "dvc.yaml").write_text(
+        "stages:\n  first: {cmd: 'true'}\n"
+        "  train:\n    matrix: {problem: '${problems}', seed: [0, 1]}\n    cmd: echo ${item.problem} ${item.seed}\n"
+    )
+    git(tmp_path, "init", "-q", "-b", "main", str(folder))
+    git(folder, "add", "-A")
+    git(folder, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "first")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def var(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOADMASTER_VAR", str(tmp_path / "var"))
+    return tmp_path / "var"
+
+
+def test_a_run_gets_its_own_clone_with_the_shared_cache(source, var):
+    path = workspace.create(RUN, source=source, home=var)
+    assert path == var / "runs" / "manual__2026-11-16T02-00-00.5-00-00"
+    local = (path / ".dvc" / "config.local").read_text()
+    assert str(var / "dvc" / "cache") in local
+    assert str(var / "dvc" / "remote") in local
+    assert workspace.problems(path) == ["functions"]
+    assert workspace.stages(path) == {"train": ["train@functions-0", "train@functions-1"]}
+
+
+def test_a_remote_of_the_users_own_is_kept(source, var):
+    (source / ".dvc" / "config").write_text("[core]\n    remote = s3\n['remote \"s3\"']\n    url = s3://bucket\n")
+    git(source, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qam", "remote")
+    path = workspace.create(RUN, source=source, home=var)
+    assert "embedded" not in (path / ".dvc" / "config.local").read_text()
+
+
+def test_a_second_call_takes_the_workspace_as_it_is(source, var):
+    path = workspace.create(RUN, source=source, home=var)
+    (path / "work").write_text("half a night")
+    assert workspace.create(RUN, source=source, home=var) == path
+    assert (path / "work").read_text() == "half a night"
+
+
+def test_what_a_killed_clone_left_behind_is_not_taken_for_a_workspace(source, var):
+    unfinished = var / "runs" / (workspace.folder_name(RUN) + ".tmp")
+    unfinished.mkdir(parents=True)
+    (unfinished / "garbage").touch()
+    path = workspace.create(RUN, source=source, home=var)
+    assert not (path / "garbage").exists()
+    assert not unfinished.exists()
+
+
+def test_uncommitted_changes_are_not_part_of_a_run(source, var):
+    (source / "params.yaml").write_text("problems: [vm]\n")
+    assert workspace.problems(workspace.create(RUN, source=source, home=var)) == ["functions"]
+
+
+def test_a_folder_without_a_commit_is_refused(tmp_path, var):
+    git(tmp_path, "init", "-q", str(tmp_path / "empty"))
+    with pytest.raises(ConfigError, match="commit first"):
+        workspace.create(RUN, source=tmp_path / "empty", home=var)
