@@ -108,7 +108,7 @@ class SchedEnv(gymnasium.Env[Any, Any]):
     @property
     def servers(self) -> int:
         """How many servers exist now."""
-        return int(self._many.state.servers[0])
+        return int(self._many.state.env.servers[0])
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -187,7 +187,7 @@ class SchedEnv(gymnasium.Env[Any, Any]):
 
     def get_attr(self, name: str) -> Any:
         """Return ``obs``, ``req``, ``avail`` or ``req_step`` (the trace row), as VMAgent's loop asks for them."""
-        views = {**self._observe(), "req_step": int(self._many.state.row[0])}
+        views = {**self._observe(), "req_step": int(self._many.state.env.row[0])}
         if name not in views:
             raise ConfigError(f"attribute {name!r} is unknown", legal(views))
         return views[name]

@@ -45,6 +45,31 @@ class Params(NamedTuple):
     start_max: int
 
 
+ENV = np.dtype(
+    [
+        ("row", np.int64),  # trace row of the present request
+        ("servers", np.int64),
+        ("occupied", np.int64),  # servers that hold a VM
+        ("busy_s", np.float64),  # server-seconds of servers that hold a VM, up to clock
+        ("clock", np.float64),
+        ("total", np.float64),  # return so far
+        ("steps", np.int64),
+        ("placed_cpu", np.float64),
+        ("used_cpu", np.float64),  # allocated cores; kept only for clusters that may grow
+        ("used_mem", np.float64),
+        # For the ending "wait":
+        ("waited", np.float64),  # seconds that requests of the episode have waited, together
+        ("late", np.int64),  # requests placed after more than sla_wait_s
+        ("queue_end", np.int64),  # row after the queue's last request
+        ("queue_size", np.int64),
+        ("arrived", np.int64),  # first creation row whose request has not arrived yet
+        ("waiting", np.int64),  # requests that have arrived and are not placed
+        ("leaving", np.int64),  # size of the heap of departures
+    ]
+)
+"""What an environment remembers beside its halves; one record, so that a step touches few cache lines."""
+
+
 class State(NamedTuple):
     """State of B environments and, in row B, of a scratch one that measures queues for the ending ``wait``."""
 
@@ -55,48 +80,22 @@ class State(NamedTuple):
     """[B + 1, C]: VMs on each half; a split VM counts on both."""
     where: NDArray[np.int32]
     """[B + 1, slots]: half that holds the VM of a slot, or -1."""
-    row: NDArray[np.int64]
-    """[B + 1]: trace row of the present request."""
-    servers: NDArray[np.int64]
-    used_cpu: NDArray[np.float64]
-    """[B + 1]: allocated cores; kept only for clusters that may grow."""
-    used_mem: NDArray[np.float64]
-    occupied: NDArray[np.int64]
-    """[B + 1]: servers that hold a VM."""
-    busy_s: NDArray[np.float64]
-    """[B + 1]: server-seconds of servers that hold a VM, up to ``clock``."""
-    clock: NDArray[np.float64]
-    total: NDArray[np.float64]
-    """[B + 1]: return so far."""
-    steps: NDArray[np.int64]
-    placed_cpu: NDArray[np.float64]
-    waited: NDArray[np.float64]
-    """[B + 1]: seconds that requests of the episode have waited, together."""
-    late: NDArray[np.int64]
-    """[B + 1]: requests placed after more than ``sla_wait_s``."""
-    queue_end: NDArray[np.int64]
-    """[B + 1]: row after the queue's last request (``wait``)."""
-    queue_size: NDArray[np.int64]
-    arrived: NDArray[np.int64]
-    """[B + 1]: first creation row whose request has not arrived yet (``wait``)."""
-    waiting: NDArray[np.int64]
-    """[B + 1]: requests that have arrived and are not placed (``wait``)."""
+    env: Any
+    """[B + 1] records of ``ENV``."""
     leave_s: NDArray[np.float64]
     """[B + 1, H]: heap of departure times (``wait``)."""
     leave_row: NDArray[np.int32]
     leave_half: NDArray[np.int32]
-    leaving: NDArray[np.int64]
-    """[B + 1]: size of the heap."""
     queue_of: NDArray[np.int32]
-    """[R + 1]: length of first_fit's run from a row, once measured; 0: not yet."""
+    """[R + 1]: length of first_fit's run from a row, once measured; 0: not yet (``wait``)."""
 
 
 @inline
 def _advance(S: State, b: int, time_s: float) -> None:
     """Move the clock, adding up the time of servers that hold a VM; a clock never runs backwards."""
-    if time_s > S.clock[b]:
-        S.busy_s[b] += S.occupied[b] * (time_s - S.clock[b])
-        S.clock[b] = time_s
+    if time_s > S.env[b].clock:
+        S.env[b].busy_s += S.env[b].occupied * (time_s - S.env[b].clock)
+        S.env[b].clock = time_s
 
 
 @inline
@@ -110,13 +109,13 @@ def _occupy(S: State, b: int, half: int, cpu: float, mem: float) -> None:
 def _place(S: State, P: Params, b: int, half: int, request: NDArray[np.float64]) -> None:
     """Take what the request needs from the half, or from both halves of its server."""
     if S.vms[b, half] + S.vms[b, half ^ 1] == 0:
-        S.occupied[b] += 1
+        S.env[b].occupied += 1
     _occupy(S, b, half, request[CPU], request[MEM])
     if request[HALVES] == 2.0:
         _occupy(S, b, half ^ 1, request[CPU], request[MEM])
     if P.growing > 0:
-        S.used_cpu[b] += request[CPU] * request[HALVES]
-        S.used_mem[b] += request[MEM] * request[HALVES]
+        S.env[b].used_cpu += request[CPU] * request[HALVES]
+        S.env[b].used_mem += request[MEM] * request[HALVES]
 
 
 @inline
@@ -137,22 +136,25 @@ def _release(S: State, P: Params, b: int, half: int, request: NDArray[np.float64
     if request[HALVES] == 2.0:
         _vacate(S, P, b, half ^ 1, request[CPU], request[MEM])
     if P.growing > 0:
-        S.used_cpu[b] -= request[CPU] * request[HALVES]
-        S.used_mem[b] -= request[MEM] * request[HALVES]
+        S.env[b].used_cpu -= request[CPU] * request[HALVES]
+        S.env[b].used_mem -= request[MEM] * request[HALVES]
     if S.vms[b, half] + S.vms[b, half ^ 1] == 0:
-        S.occupied[b] -= 1
+        S.env[b].occupied -= 1
 
 
 @inline
 def _grow(S: State, P: Params, b: int) -> Any:
     """Buy servers while the allocated share is above the threshold; new halves are already free in the arrays."""
-    before = S.servers[b]
-    while S.servers[b] < P.max_servers and (
-        max(S.used_cpu[b] / (2.0 * P.half_cpu * S.servers[b]), S.used_mem[b] / (2.0 * P.half_mem * S.servers[b]))
+    before = S.env[b].servers
+    while S.env[b].servers < P.max_servers and (
+        max(
+            S.env[b].used_cpu / (2.0 * P.half_cpu * S.env[b].servers),
+            S.env[b].used_mem / (2.0 * P.half_mem * S.env[b].servers),
+        )
         > P.expand_threshold
     ):
-        S.servers[b] = min(S.servers[b] + P.growing, P.max_servers)
-    return S.servers[b] > before
+        S.env[b].servers = min(S.env[b].servers + P.growing, P.max_servers)
+    return S.env[b].servers > before
 
 
 @inline
@@ -176,7 +178,7 @@ def describe(S: State, P: Params, out: Buffers, b: int, server: int) -> None:
 @inline
 def _ask(S: State, E: Events, out: Buffers, b: int) -> int:
     """Write request and mask of the present row; return how many halves are feasible."""
-    need = E.rows[S.row[b]]
+    need = E.rows[S.env[b].row]
     cpu_need, mem_need, halves = need[CPU], need[MEM], need[HALVES]
     values = request_features(cpu_need * halves, mem_need * halves, halves - 1.0)
     request = out.request[b]
@@ -185,7 +187,7 @@ def _ask(S: State, E: Events, out: Buffers, b: int) -> int:
     request[2] = values[2]
     request[3] = values[3]
     request[4] = values[4]
-    width = 2 * S.servers[b]
+    width = 2 * S.env[b].servers
     cpu, mem, mask = S.cpu[b, :width], S.mem[b, :width], out.mask[b, :width]
     feasible = 0
     for half in range(width):
@@ -210,22 +212,22 @@ def _clear(S: State, P: Params, b: int) -> None:
     S.mem[b, :] = P.half_mem
     S.vms[b, :] = 0
     S.where[b, :] = NOWHERE
-    S.servers[b] = P.servers
-    S.used_cpu[b] = 0.0
-    S.used_mem[b] = 0.0
-    S.occupied[b] = 0
-    S.busy_s[b] = 0.0
-    S.total[b] = 0.0
-    S.steps[b] = 0
-    S.placed_cpu[b] = 0.0
-    S.waited[b] = 0.0
-    S.late[b] = 0
-    S.leaving[b] = 0
+    S.env[b].servers = P.servers
+    S.env[b].used_cpu = 0.0
+    S.env[b].used_mem = 0.0
+    S.env[b].occupied = 0
+    S.env[b].busy_s = 0.0
+    S.env[b].total = 0.0
+    S.env[b].steps = 0
+    S.env[b].placed_cpu = 0.0
+    S.env[b].waited = 0.0
+    S.env[b].late = 0
+    S.env[b].leaving = 0
 
 
 @inline
 def _first_fit(S: State, b: int, need: NDArray[np.float64]) -> int:
-    for half in range(2 * S.servers[b]):
+    for half in range(2 * S.env[b].servers):
         if S.cpu[b, half] >= need[CPU] and S.mem[b, half] >= need[MEM]:
             other = half ^ 1
             if need[HALVES] == 1.0 or (S.cpu[b, other] >= need[CPU] and S.mem[b, other] >= need[MEM]):
@@ -236,7 +238,7 @@ def _first_fit(S: State, b: int, need: NDArray[np.float64]) -> int:
 @inline
 def _walk(S: State, P: Params, E: Events, out: Buffers, b: int, visible: bool) -> None:
     """Go to the next creation in log order, applying the deletions on the way when the scenario releases."""
-    row = S.row[b] + 1
+    row = S.env[b].row + 1
     count = E.slot.size
     if P.releases:
         while row < count and E.slot[row] < 0:
@@ -251,7 +253,7 @@ def _walk(S: State, P: Params, E: Events, out: Buffers, b: int, visible: bool) -
             row += 1
     else:
         row = E.next_create[row]
-    S.row[b] = row
+    S.env[b].row = row
     if row < count:
         _advance(S, b, E.rows[row, TIME])
 
@@ -259,14 +261,14 @@ def _walk(S: State, P: Params, E: Events, out: Buffers, b: int, visible: bool) -
 @inline
 def _settle(S: State, P: Params, E: Events, out: Buffers, b: int, half: int, visible: bool) -> None:
     """Place the present request, remember where, and let the cluster grow."""
-    row = S.row[b]
+    row = S.env[b].row
     _place(S, P, b, half, E.rows[row])
     if visible:
         describe(S, P, out, b, half >> 1)
     if P.growing > 0:
-        before = S.servers[b]
+        before = S.env[b].servers
         if _grow(S, P, b) and visible:
-            for server in range(before, S.servers[b]):
+            for server in range(before, S.env[b].servers):
                 describe(S, P, out, b, server)
 
 
@@ -274,16 +276,16 @@ def _settle(S: State, P: Params, E: Events, out: Buffers, b: int, half: int, vis
 def _queue_size(S: State, P: Params, E: Events, out: Buffers, start: int) -> Any:
     """Return how many requests first_fit places from a row before its first misfit; measured once a row."""
     if S.queue_of[start] == 0:
-        b = S.row.size - 1
+        b = S.env.size - 1
         _clear(S, P, b)
-        S.row[b] = start
-        S.clock[b] = E.rows[start, TIME]
+        S.env[b].row = start
+        S.env[b].clock = E.rows[start, TIME]
         placed = 0
-        while S.row[b] < E.slot.size:
-            half = _first_fit(S, b, E.rows[S.row[b]])
+        while S.env[b].row < E.slot.size:
+            half = _first_fit(S, b, E.rows[S.env[b].row])
             if half < 0:
                 break
-            S.where[b, E.slot[S.row[b]]] = half
+            S.where[b, E.slot[S.env[b].row]] = half
             _settle(S, P, E, out, b, half, False)
             placed += 1
             _walk(S, P, E, out, b, False)
@@ -300,19 +302,19 @@ def begin(S: State, P: Params, E: Events, out: Buffers, b: int, start: Any, seed
     out.start[b] = start
     row = E.next_start[start]
     _clear(S, P, b)
-    S.row[b] = row
-    S.clock[b] = E.rows[row, TIME]
-    out.time_s[b] = S.clock[b]
+    S.env[b].row = row
+    S.env[b].clock = E.rows[row, TIME]
+    out.time_s[b] = S.env[b].clock
     if P.waits:
         wanted = _queue_size(S, P, E, out, row) + P.queue_extra
         end, size = row, 0
         while size < wanted and end < E.slot.size:
             size += 1
             end = E.next_create[end + 1]
-        S.queue_size[b] = size
-        S.queue_end[b] = end
-        S.arrived[b] = E.next_create[row + 1]
-        S.waiting[b] = 1
+        S.env[b].queue_size = size
+        S.env[b].queue_end = end
+        S.env[b].arrived = E.next_create[row + 1]
+        S.env[b].waiting = 1
     out.candidates[b, :, :] = np.float32(0.0)
     out.mask[b, :] = False
     for server in range(P.servers):
@@ -324,8 +326,8 @@ def begin(S: State, P: Params, E: Events, out: Buffers, b: int, start: Any, seed
 def _push(S: State, b: int, time_s: float, row: int, half: int) -> None:
     """Add a departure to the heap."""
     leave, rows, halves = S.leave_s[b], S.leave_row[b], S.leave_half[b]
-    at = S.leaving[b]
-    S.leaving[b] += 1
+    at = S.env[b].leaving
+    S.env[b].leaving += 1
     while at > 0 and leave[(at - 1) // 2] > time_s:
         up = (at - 1) // 2
         leave[at], rows[at], halves[at] = leave[up], rows[up], halves[up]
@@ -340,8 +342,8 @@ def _depart(S: State, P: Params, E: Events, out: Buffers, b: int) -> None:
     _advance(S, b, leave[0])
     _release(S, P, b, halves[0], E.rows[rows[0]])
     describe(S, P, out, b, halves[0] >> 1)
-    S.leaving[b] -= 1
-    last = S.leaving[b]
+    S.env[b].leaving -= 1
+    last = S.env[b].leaving
     time_s, row, half = leave[last], rows[last], halves[last]
     at, down = 0, 1
     while down < last:
@@ -358,11 +360,11 @@ def _depart(S: State, P: Params, E: Events, out: Buffers, b: int) -> None:
 @inline
 def _queue_up(S: State, E: Events, b: int, now: Any, until: Any) -> Any:
     """Return the seconds that requests of the queue wait in (now, until], counting in those that arrive."""
-    seconds = S.waiting[b] * (until - now)
-    while S.arrived[b] < S.queue_end[b] and E.rows[S.arrived[b], TIME] <= until:
-        seconds += until - max(E.rows[S.arrived[b], TIME], now)
-        S.waiting[b] += 1
-        S.arrived[b] = E.next_create[S.arrived[b] + 1]
+    seconds = S.env[b].waiting * (until - now)
+    while S.env[b].arrived < S.env[b].queue_end and E.rows[S.env[b].arrived, TIME] <= until:
+        seconds += until - max(E.rows[S.env[b].arrived, TIME], now)
+        S.env[b].waiting += 1
+        S.env[b].arrived = E.next_create[S.env[b].arrived + 1]
     return seconds
 
 
@@ -370,13 +372,13 @@ def _queue_up(S: State, E: Events, b: int, now: Any, until: Any) -> Any:
 def _wait_for_fit(S: State, P: Params, E: Events, out: Buffers, b: int) -> Any:
     """Bring the next request of the queue to the front and wait until it fits; return the seconds waited by all."""
     now = out.time_s[b]
-    until = max(now, E.rows[S.row[b], TIME])
-    while S.leaving[b] > 0 and S.leave_s[b, 0] <= until:
+    until = max(now, E.rows[S.env[b].row, TIME])
+    while S.env[b].leaving > 0 and S.leave_s[b, 0] <= until:
         _depart(S, P, E, out, b)
     _advance(S, b, until)
-    while _ask(S, E, out, b) == 0 and S.leaving[b] > 0 and S.leave_s[b, 0] < np.inf:
+    while _ask(S, E, out, b) == 0 and S.env[b].leaving > 0 and S.leave_s[b, 0] < np.inf:
         until = S.leave_s[b, 0]
-        while S.leaving[b] > 0 and S.leave_s[b, 0] <= until:
+        while S.env[b].leaving > 0 and S.leave_s[b, 0] <= until:
             _depart(S, P, E, out, b)
     seconds = _queue_up(S, E, b, now, until)
     out.time_s[b] = until
@@ -388,82 +390,82 @@ def _record(S: State, P: Params, out: Buffers, b: int, ended: int) -> None:
     """Write the metrics of an episode that is over; columns as ``METRICS``."""
     never = 0
     if ended == FULL:
-        never = S.queue_size[b] - S.steps[b] if P.waits else 1
-    requests = S.steps[b] + never
+        never = S.env[b].queue_size - S.env[b].steps if P.waits else 1
+    requests = S.env[b].steps + never
     metrics = out.metrics[b]
-    metrics[0] = S.total[b]
-    metrics[1] = S.steps[b]
-    metrics[2] = S.steps[b]
+    metrics[0] = S.env[b].total
+    metrics[1] = S.env[b].steps
+    metrics[2] = S.env[b].steps
     metrics[3] = requests
-    metrics[4] = (S.late[b] + never) / requests
-    metrics[5] = S.busy_s[b] * P.price_usd_per_s
-    metrics[6] = S.waited[b]
-    metrics[7] = S.placed_cpu[b]
-    width = 2 * S.servers[b]
+    metrics[4] = (S.env[b].late + never) / requests
+    metrics[5] = S.env[b].busy_s * P.price_usd_per_s
+    metrics[6] = S.env[b].waited
+    metrics[7] = S.env[b].placed_cpu
+    width = 2 * S.env[b].servers
     cpu, mem = 0.0, 0.0
     for half in range(width):
         cpu += P.half_cpu - S.cpu[b, half]
         mem += P.half_mem - S.mem[b, half]
     metrics[8] = cpu / (P.half_cpu * width)
     metrics[9] = mem / (P.half_mem * width)
-    metrics[10] = S.servers[b]
-    metrics[11] = S.row[b]
+    metrics[10] = S.env[b].servers
+    metrics[11] = S.env[b].row
     out.ended[b] = ended
     out.final_start[b] = out.start[b]
-    out.terminated[b] = ended == FULL or (P.waits and ended == HORIZON and S.row[b] >= S.queue_end[b])
+    out.terminated[b] = ended == FULL or (P.waits and ended == HORIZON and S.env[b].row >= S.env[b].queue_end)
     out.truncated[b] = not out.terminated[b]
 
 
 @inline
 def _step_one(S: State, P: Params, E: Events, out: Buffers, b: int, half: int) -> int:
     """Place one environment's request and go to its next decision; return how the episode ended, or -1."""
-    row = S.row[b]
+    row = S.env[b].row
     need = E.rows[row]
     cpu = need[CPU] * need[HALVES]
     S.where[b, E.slot[row]] = half
     _settle(S, P, E, out, b, half, True)
-    S.steps[b] += 1
-    S.placed_cpu[b] += cpu
+    S.env[b].steps += 1
+    S.env[b].placed_cpu += cpu
     reward = 1.0 if P.reward == REWARD_ONE else cpu
     ended = -1
     if P.waits:
         now = out.time_s[b]
         out.wait_s[b] = now - need[TIME]
-        S.late[b] += out.wait_s[b] > P.sla_wait_s
-        S.waiting[b] -= 1
+        S.env[b].late += out.wait_s[b] > P.sla_wait_s
+        S.env[b].waiting -= 1
         _push(S, b, now + E.life_s[row], row, half)
-        S.row[b] = E.next_create[row + 1]
+        S.env[b].row = E.next_create[row + 1]
         seconds = 0.0
-        if S.row[b] < S.queue_end[b]:
+        if S.env[b].row < S.env[b].queue_end:
             seconds = _wait_for_fit(S, P, E, out, b)
             if out.feasible[b] == 0:
                 ended = FULL
         else:
-            ended = END_OF_TRACE if S.queue_end[b] >= E.slot.size else HORIZON
-        S.waited[b] += seconds
+            ended = END_OF_TRACE if S.env[b].queue_end >= E.slot.size else HORIZON
+        S.env[b].waited += seconds
         if P.reward == REWARD_WAIT:
             reward = -seconds
     else:
         _walk(S, P, E, out, b, True)
-        if S.row[b] >= E.slot.size:
+        if S.env[b].row >= E.slot.size:
             ended = END_OF_TRACE
         else:
-            out.time_s[b] = S.clock[b]
+            out.time_s[b] = S.env[b].clock
             if _ask(S, E, out, b) == 0:
                 ended = FULL
         if P.reward == REWARD_WAIT:
             reward = 0.0
-    if ended < 0 and P.horizon > 0 and S.steps[b] >= P.horizon:
+    if ended < 0 and P.horizon > 0 and S.env[b].steps >= P.horizon:
         ended = HORIZON
     out.reward[b] = reward
-    S.total[b] += reward
+    S.env[b].total += reward
     return ended
 
 
 @inline
 def _finish(S: State, P: Params, E: Events, out: Buffers, b: int, ended: int) -> None:
     """Keep the last observation and the metrics of an episode that is over."""
-    if S.row[b] >= E.slot.size or (P.waits and S.row[b] >= S.queue_end[b]):  # nothing more was asked for
+    if S.env[b].row >= E.slot.size or (P.waits and S.env[b].row >= S.env[b].queue_end):  # nothing more was asked for
         out.request[b, :] = np.float32(0.0)
         out.mask[b, :] = False
     for half in range(out.mask.shape[1]):

@@ -37,8 +37,8 @@ def choose(
         actions[b] = 0
         if not out.active[b]:
             continue
-        need = E.rows[S.row[b]]
-        width = 2 * S.servers[b]
+        need = E.rows[S.env[b].row]
+        width = 2 * S.env[b].servers
         best = -np.inf
         for half in range(width):
             if not out.mask[b, half]:

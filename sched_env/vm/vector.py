@@ -56,10 +56,10 @@ class VmVectorEnv(PlacementVectorEnv):
 
     def raw(self, b: int) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
         """Return the raw state fields of environment b's halves and of its request."""
-        width = 2 * int(self.state.servers[b])
+        width = 2 * int(self.state.env.servers[b])
         cpu, mem = self.state.cpu[b, :width], self.state.mem[b, :width]
         sibling = np.arange(width) ^ 1
-        need = self.events.rows[self.state.row[b]]
+        need = self.events.rows[self.state.env.row[b]]
         halves = {
             "cpu_free": cpu,
             "mem_free": mem,
@@ -75,7 +75,7 @@ class VmVectorEnv(PlacementVectorEnv):
         }
 
     def _show(self) -> None:
-        width = 2 * int(self.state.servers[: self.num_envs].max())
+        width = 2 * int(self.state.env.servers[: self.num_envs].max())
         if width != self.width:
             self._expose(width)
 
@@ -119,36 +119,14 @@ def _state(scenario: VmScenario, events: Events, num_envs: int) -> kernels.State
         share = np.maximum(created[:, CPU] / scenario.half_cpu_cores, created[:, MEM] / scenario.half_mem_gib)
         heap = min(len(created), int(scenario.most_servers * 2 / (share * created[:, HALVES]).min())) + 1
 
-    def floats() -> NDArray[np.float64]:
-        return np.zeros(B)
-
-    def ints() -> NDArray[np.int64]:
-        return np.zeros(B, np.int64)
-
     return kernels.State(
         cpu=np.zeros((B, C)),
         mem=np.zeros((B, C)),
         vms=np.zeros((B, C), np.int32),
         where=np.zeros((B, int(np.where(events.slot < 0, ~events.slot, events.slot).max()) + 1), np.int32),
-        row=ints(),
-        servers=ints(),
-        used_cpu=floats(),
-        used_mem=floats(),
-        occupied=ints(),
-        busy_s=floats(),
-        clock=floats(),
-        total=floats(),
-        steps=ints(),
-        placed_cpu=floats(),
-        waited=floats(),
-        late=ints(),
-        queue_end=ints(),
-        queue_size=ints(),
-        arrived=ints(),
-        waiting=ints(),
+        env=np.zeros(B, kernels.ENV).view(np.recarray),
         leave_s=np.zeros((B, heap)),
         leave_row=np.zeros((B, heap), np.int32),
         leave_half=np.zeros((B, heap), np.int32),
-        leaving=ints(),
         queue_of=np.zeros(rows + 1 if heap else 0, np.int32),
     )
