@@ -22,7 +22,17 @@ from pipeline.errors import SourceError
 from pipeline.sources import Chunk, Rows, Tally
 from pipeline.sources.columns import times
 from pipeline.sources.files import FileSource
-from sched_env.traces import alibaba_genai, alibaba_gpu, bitbrains, cpn, gpu_jobs, helios, vm, wfinstances
+from sched_env.traces import (
+    alibaba_genai,
+    alibaba_gpu,
+    azure_functions,
+    bitbrains,
+    cpn,
+    gpu_jobs,
+    helios,
+    vm,
+    wfinstances,
+)
 
 F8 = NDArray[np.float64]
 Labels = NDArray[np.object_] | Sequence[str | None] | str | None
@@ -32,7 +42,16 @@ FILES_PER_CHUNK = 25
 """Traces of one small file a machine would otherwise leave thousands of tiny partitions."""
 
 Format = Literal[
-    "bitbrains", "alibaba_genai", "alibaba_gpu", "philly", "helios", "cpn", "wfinstances", "huawei", "azure_vm"
+    "bitbrains",
+    "alibaba_genai",
+    "alibaba_gpu",
+    "philly",
+    "helios",
+    "cpn",
+    "wfinstances",
+    "huawei",
+    "azure_vm",
+    "azure_functions",
 ]
 
 
@@ -324,6 +343,31 @@ def _vms(path: Path, context: _Context, tally: Tally) -> Rows:
         yield "events", context.events("vm", action, context.origin_s + trace.time[mine], names, size=size)
 
 
+def _azure_functions(path: Path, context: _Context, tally: Tally) -> Rows:
+    """Containers of a minute as pods, and the calls they answer as counters that tick every minute."""
+    if not path.name.startswith("invocations"):
+        return  # durations and memory are read with the invocations they belong to
+    trace, skipped = azure_functions.read(path.parent, skip_bad=context.config.skip_bad)
+    context.skipped(skipped, tally)
+    names = np.array(trace.function_names, dtype=object)
+    pods = [f"azure-{number:07d}" for number in range(len(trace))]
+    size = {"cpu_cores": trace.cpu, "mem_bytes": trace.mem * GIB}
+    begin_s = context.origin_s + trace.arrival_s
+    for action, time_s in (("create", begin_s), ("delete", begin_s + trace.duration_s)):
+        yield "events", context.events("pod", action, time_s, pods, function=names[trace.function], size=size)
+    minute = (trace.arrival_s // azure_functions.MINUTE_S).astype(np.int64)
+    minutes = int(minute.max()) + 1
+    slot = trace.function * minutes + minute
+    time_s = context.origin_s + np.tile(np.arange(minutes + 1) * azure_functions.MINUTE_S, len(names))
+    for metric, each in (
+        ("function_requests", trace.requests.astype(np.float64)),
+        ("function_response_seconds_sum", trace.requests * trace.response_s),
+    ):
+        steps = np.bincount(slot, each, len(names) * minutes).reshape(len(names), minutes)
+        counter = np.concatenate([np.zeros((len(names), 1)), np.cumsum(steps, axis=1)], axis=1)
+        yield "samples", context.samples(metric, time_s, counter.ravel(), function=np.repeat(names, minutes + 1))
+
+
 _FORMATS: dict[Format, Callable[[Path, _Context, Tally], Iterator[tuple[str, pa.Table]]]] = {
     "bitbrains": _bitbrains,
     "alibaba_genai": _alibaba_genai,
@@ -334,4 +378,5 @@ _FORMATS: dict[Format, Callable[[Path, _Context, Tally], Iterator[tuple[str, pa.
     "wfinstances": _wfinstances,
     "huawei": _vms,
     "azure_vm": _vms,
+    "azure_functions": _azure_functions,
 }

@@ -112,6 +112,19 @@ def test_vms_of_two_files_keep_apart(tmp_path):
     ]
 
 
+def test_calls_a_minute_become_counters_and_containers(tmp_path):
+    files = {
+        "invocations.csv": "HashFunction,Trigger,1,2,3\nf,http,3,0,1\n",
+        "durations.csv": "HashFunction,Average\nf,500\n",
+        "memory.csv": "HashFunction,AverageAllocatedMb\nf,512\n",
+    }
+    land(tmp_path, "azure_functions", files)
+    found = rows(tmp_path, "samples", "metric, function, epoch(time) - 1577836800, value")
+    assert [row[2:] for row in found if row[0] == "function_requests"] == [(0, 0), (60, 3), (120, 3), (180, 4)]
+    assert [row[3] for row in found if row[0] == "function_response_seconds_sum"] == [0, 1.5, 1.5, 2]
+    assert rows(tmp_path, "events", "action, count(*) over (), function, mem_bytes")[0] == ("create", 4, "f", 2.0**29)
+
+
 def test_tasks_of_a_workflow_start_when_their_parents_end(tmp_path):
     tasks = [{"id": "a", "parents": []}, {"id": "b", "parents": ["a"]}]
     runs = [{"id": "a", "runtimeInSeconds": 5}, {"id": "b", "runtimeInSeconds": 1, "machines": ["m1"]}]
@@ -147,6 +160,7 @@ def test_files_of_another_kind_are_refused(tmp_path):
         ("philly", "gpu-jobs/philly_jobs.csv.gz", {"events": 2 * 61_685}),
         ("helios", "helios-vc-minutes/vchbv.csv.gz", {"samples": 2 * 44_640}),
         ("cpn", "cpn-job-queues/*.json", {"events": 140}),
+        ("azure_functions", "azure-functions-2019/*.csv.gz", {"samples": 2 * 356 * 481}),
         ("wfinstances", "wfinstances/**/*.json.gz", {"events": 2 * 31_210}),
     ],
 )
