@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -17,22 +18,26 @@ class Account(msgspec.Struct):
     """Rows that a window table was made from."""
     merged: int = 0
     """Copies of a row that is counted in ``rows_out`` or ``quarantined``."""
-    repaired: int = 0
-    """Rows of ``rows_out`` whose value or name was put right."""
+    repaired: dict[str, int] = msgspec.field(default_factory=dict)
+    """Rows of ``rows_out`` whose unit, name or excess was put right, by repair."""
     quarantined: dict[str, int] = msgspec.field(default_factory=dict)
     """By rule."""
 
-    def put_aside(self, rules: list[str]) -> None:
+    def put_aside(self, rules: Iterable[str]) -> None:
         """Count quarantined rows by their rules."""
-        self.quarantined = dict(sorted((Counter(self.quarantined) + Counter(rules)).items()))
+        self.quarantined = _plus(self.quarantined, Counter(rules))
+
+    def put_right(self, repairs: Mapping[str, int]) -> None:
+        """Count repaired rows by their repairs."""
+        self.repaired = _plus(self.repaired, repairs)
 
     def add(self, other: Account) -> None:
         """Add another day's account."""
         self.rows_in += other.rows_in
         self.rows_out += other.rows_out
         self.merged += other.merged
-        self.repaired += other.repaired
-        self.quarantined = dict(sorted((Counter(self.quarantined) + Counter(other.quarantined)).items()))
+        self.put_right(other.repaired)
+        self.quarantined = _plus(self.quarantined, other.quarantined)
 
     def check(self, where: str) -> None:
         """Raise when a row was lost or doubled."""
@@ -50,8 +55,12 @@ class Account(msgspec.Struct):
         """Write the equation out."""
         return (
             f"{self.rows_in:,} in = {self.rows_out:,} out + {self.merged:,} merged + "
-            f"{sum(self.quarantined.values()):,} quarantined; {self.repaired:,} repaired"
+            f"{sum(self.quarantined.values()):,} quarantined; {sum(self.repaired.values()):,} repaired"
         )
+
+
+def _plus(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted((Counter(one) + Counter(other)).items()))
 
 
 class DayAccount(msgspec.Struct):

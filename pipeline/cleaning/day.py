@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.cleaning import demands, events, functions, nodes, pods, quarantine, rules, series
+from pipeline.cleaning import demands, events, functions, labels, nodes, pods, quarantine, rules
 from pipeline.cleaning.account import Account
 from pipeline.cleaning.config import CleanConfig
 from pipeline.cleaning.engine import Engine
 from pipeline.cleaning.gaps import fill
+from pipeline.cleaning.sampled import SampleCleaner
+from pipeline.cleaning.samples import Samples
+from pipeline.cleaning.series import SECOND_US
 from pipeline.contracts import raw as raw_contract
 from pipeline.contracts.windows import KEYS, TABLES
 
@@ -37,8 +41,8 @@ class RawDay:
     def span_us(self) -> tuple[int, int]:
         """First microsecond of the day and of the next."""
         start = datetime(self.day.year, self.day.month, self.day.day, tzinfo=UTC)
-        low = int(start.timestamp()) * series.SECOND_US
-        return low, low + DAY_SECONDS * series.SECOND_US
+        low = int(start.timestamp()) * SECOND_US
+        return low, low + DAY_SECONDS * SECOND_US
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ def clean_day(
         config: Settings.
     """
     try:
-        return _Day(engine, day, prices, earlier, config).run()
+        return _Day(engine, day, config).run(prices, earlier)
     finally:
         engine.release()
 
@@ -70,53 +74,38 @@ def clean_day(
 class _Day:
     """The work on one day: the tables in the order they depend on each other."""
 
-    def __init__(
-        self, engine: Engine, day: RawDay, prices: dict[str, float], earlier: pa.Table, config: CleanConfig
-    ) -> None:
+    def __init__(self, engine: Engine, day: RawDay, config: CleanConfig) -> None:
         self.engine, self.day, self.config = engine, day, config
-        self.prices, self.earlier = nodes.price_table(prices), ibis.memtable(earlier)
         self.accounts = {table: Account(rows_in=_rows(day.files.get(table, []))) for table in raw_contract.TABLES}
         self.bad: list[pa.Table] = []
-        margin = config.margin_seconds * series.SECOND_US
-        low, high = day.span_us
-        self.near_us = (low - margin, high + margin)
 
-    def run(self) -> CleanedDay:
-        samples = self._samples()
-        present = self._metrics_present(samples)
-        long = {entity: self._long(samples, entity, present) for entity in ENTITIES}
-        cache = self.engine.cache
+    def run(self, prices: dict[str, float], earlier: pa.Table) -> CleanedDay:
+        cache, config = self.engine.cache, self.config
+        samples, long = self._samples()
+        filled = cache(fill(long, config))
+        by_thing = {entity: self._named(filled, samples.series, entity) for entity in ENTITIES}
+        seen = labels.sightings(self.engine, samples)
 
-        filled = {entity: fill(long[entity], series.KEYS[entity], self.config) for entity in ENTITIES}
-        node_rows = cache(
-            nodes.node_rows(filled["node"], nodes.details(samples, "node_info", series.KEYS["node"]), self.config)
-        )
-        labelled = pods.labels(samples, info="pod_info" in present)
-        pod_rows = cache(pods.pod_rows(filled["pod"], labelled, self.config))
-        card_rows = nodes.card_rows(
-            filled["card"], nodes.details(samples, "card_info", series.KEYS["card"]), self.config
-        )
+        node_rows = cache(nodes.node_rows(by_thing["node"], labels.details(seen, "node"), config))
+        pod_rows = cache(pods.pod_rows(by_thing["pod"], labels.places(seen), config))
+        card_rows = nodes.card_rows(by_thing["card"], labels.details(seen, "card"), config)
 
-        unique = self._requests()
-        requests = demands.with_function(unique, pod_rows)
+        requests = demands.with_function(self._requests(), pod_rows)
         dealt = cache(demands.deal(requests, pod_rows))
-        gateway = functions.from_gateway(filled["function"])
-        function_rows = cache(functions.function_rows(gateway, functions.from_log(requests), self.earlier))
-        by_pod = self._handled_by_counter(long["function"])
-        complete_pods = pods.complete_pods(pod_rows, node_rows, demands.handled(dealt, by_pod))
-        demand_rows = demands.from_log(dealt, pod_rows)
-        if not self.accounts["requests"].rows_out:
-            demand_rows = demands.from_counts(function_rows, pod_rows, self.config)
-
-        event_rows = events.event_rows(
-            self._told_events(), events.seen(pods.lifetimes(samples), pod_rows, self.day.span_us)
-        )
+        gateway = functions.from_gateway(by_thing["function"])
+        function_rows = cache(functions.function_rows(gateway, functions.from_log(requests), ibis.memtable(earlier)))
+        handled = demands.handled(dealt, functions.counted_by_pod(by_thing["function"]))
+        if self.accounts["requests"].rows_out:
+            demand_rows = demands.from_log(dealt, pod_rows)
+        else:
+            demand_rows = demands.from_counts(function_rows, pod_rows, config)
+        told = self._told_events()
         results = {
-            "nodes": nodes.complete_nodes(node_rows, pod_rows, self.prices),
-            "pods": complete_pods,
+            "nodes": nodes.complete_nodes(node_rows, pod_rows, nodes.price_table(prices)),
+            "pods": pods.complete_pods(pod_rows, node_rows, handled),
             "functions": function_rows,
             "demands": demand_rows,
-            "events": event_rows,
+            "events": events.event_rows(told, events.seen(labels.lifetimes(seen), pod_rows, self.day.span_us)),
             "cards": card_rows,
         }
         tables = {name: self._finished(name, rows) for name, rows in results.items()}
@@ -142,54 +131,19 @@ class _Day:
             self.bad.append(documented)
             self.accounts[table].put_aside(documented["rule"].to_pylist())
 
-    def _samples(self) -> ir.Table:
-        """Samples of the day that break no row rule, with those of the margins."""
-        own = _canonical(self._read("samples", self.day.files.get("samples", [])))
-        rule = rules.sample_rule(own, self.day.span_us)
-        self._put_aside("samples", quarantine.broken("samples", own, rule))
-        good = own.filter(rule.isnull())
-        if not self.day.near:
-            return good
-        low, high = self.day.span_us
-        near = _canonical(self._read("samples", self.day.near))
-        near = near.filter((near.t < low) | (near.t >= high))
-        near = near.filter(rules.sample_rule(near, self.near_us).isnull())
-        return ibis.union(good, near)
+    def _samples(self) -> tuple[Samples, ir.Table]:
+        own = self._read("samples", self.day.files.get("samples", []))
+        near = self._read("samples", self.day.near) if self.day.near else None
+        put_aside = partial(self._put_aside, "samples")
+        cleaner = SampleCleaner(self.engine, self.day.span_us, self.accounts["samples"], put_aside, self.config)
+        return cleaner.run(own, near)
 
-    def _metrics_present(self, samples: ir.Table) -> set[str]:
-        return set(self.engine.arrow(samples.select("metric").distinct())["metric"].to_pylist())
-
-    def _long(self, samples: ir.Table, entity: str, present: set[str]) -> ir.Table:
-        """Statistics of every series of one kind of thing, and the account of its samples."""
-        keys = series.KEYS[entity]
-        no = ibis.literal(False)
-        level = [name for name in series.metrics_of(entity, "gauge", "info") if name in present]
-        rising = [name for name in series.metrics_of(entity, "counter") if name in present]
-        mine = samples.filter(samples.metric.isin(level))
-        parts = [
-            series.gauges(
-                mine.select(*keys, "metric", "t", "value", "renamed", rejected=no, repaired=mine.renamed), keys
-            )
-        ]
-        steps = None
-        if rising:
-            mine = samples.filter(samples.metric.isin(rising))
-            steps = series.intervals(mine, keys, self.config.margin_seconds * series.SECOND_US)
-            parts.append(series.counters(steps.mutate(repaired=no), keys))
-        long = self.engine.cache(ibis.union(*parts) if len(parts) > 1 else parts[0])
-        totals = self._today(long).agg(
-            rows=long.rows.sum(), samples=long.samples.sum(), rejected=long.rejected.sum(), repaired=long.repaired.sum()
-        )
-        count = {name: value or 0 for name, value in self.engine.arrow(totals).to_pylist()[0].items()}
-        account = self.accounts["samples"]
-        account.rows_out += count["samples"]
-        account.merged += count["rows"] - count["samples"] - count["rejected"]
-        account.repaired += count["repaired"]
-        if count["rejected"] and steps is not None:
-            low, high = self.day.span_us
-            found = steps.filter(steps.rejected & (steps.t >= low) & (steps.t < high))
-            self._put_aside("samples", quarantine.rejected(mine, found, keys, "clock_jump"))
-        return long
+    def _named(self, long: ir.Table, series: ir.Table, entity: str) -> ir.Table:
+        """Give the series of one kind of thing their keys and metric back."""
+        mine = series.filter(series.entity == entity)
+        keys = [mine[name] for name in ("cluster", "metric", "node", "pod", "function", "card", "le")]
+        joined = long.inner_join(mine, "sid").select(*[long[name] for name in long.columns], *keys)
+        return joined.select(joined.columns)  # ends the join: Ibis would take the next one for a part of it
 
     def _requests(self) -> ir.Table:
         """Requests of the day that break no rule, copies merged."""
@@ -213,34 +167,21 @@ class _Day:
         self.accounts[table].rows_out += count["unique"]
         self.accounts[table].merged += (count["rows"] or 0) - count["unique"]
 
-    def _handled_by_counter(self, long: ir.Table) -> ir.Table:
-        mine = long.filter((long.metric == "function_requests") & long.pod.notnull())
-        return mine.group_by("cluster", "pod", "window").agg(counted=mine.increase.sum().round().cast("int64"))
-
-    def _today(self, rows: ir.Table) -> ir.Table:
-        low, high = (bound // series.SECOND_US for bound in self.day.span_us)
-        return rows.filter((rows.window >= low) & (rows.window < high))
-
     def _finished(self, name: str, rows: ir.Table) -> pa.Table:
         """Fetch a table's rows of the day in the contract's columns, types and order."""
-        schema = TABLES[name]
-        found = self.engine.arrow(self._today(rows))
+        low, high = (bound // SECOND_US for bound in self.day.span_us)
+        found = self.engine.arrow(rows.filter((rows.window >= low) & (rows.window < high)))
         columns: list[Any] = []
-        for column in schema:
+        for column in TABLES[name]:
             if column.name == "window_start":
-                values = pc.multiply(found["window"].cast(pa.int64()), series.SECOND_US)
+                values = pc.multiply(found["window"].cast(pa.int64()), SECOND_US)
             elif column.name == "time":
                 values = found["t"].cast(pa.int64())
             else:
                 values = found[column.name]
             columns.append(values.cast(column.type))
-        table = pa.table(columns, schema=schema)
+        table = pa.table(columns, schema=TABLES[name])
         return table.sort_by([(key, "ascending") for key in KEYS[name]])
-
-
-def _canonical(rows: ir.Table) -> ir.Table:
-    name = rules.canonical(rows.metric)
-    return rows.mutate(metric=name, raw_metric=rows.metric, renamed=name != rows.metric)
 
 
 def _rows(files: list[Path]) -> int:

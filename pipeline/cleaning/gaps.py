@@ -39,9 +39,9 @@ def _between(windows: ir.Table, least: int, most: int) -> ir.Table:
     return gaps.mutate(window=lost).drop("following", "lacking")
 
 
-def fill(long: ir.Table, keys: Sequence[str], config: CleanConfig) -> ir.Table:
+def fill(long: ir.Table, config: CleanConfig) -> ir.Table:
     """Fill short gaps of each series with its statistics in the window before, with no samples."""
-    known = _missing_after(long.filter(long.mean.notnull()), [*keys, "metric"])
+    known = _missing_after(long.filter(long.mean.notnull()), ["sid"])
     copies = _between(known, 1, config.fill_windows)
     zero = ibis.literal(0, "int64")
     copies = copies.mutate(increase=ibis.null("float64"), samples=zero, rows=zero, rejected=zero, repaired=zero)

@@ -7,7 +7,7 @@ import ibis.expr.types as ir
 
 from pipeline.cleaning.config import CleanConfig
 from pipeline.cleaning.gaps import Column, add_missing, wide
-from pipeline.cleaning.series import KEYS
+from pipeline.cleaning.samples import KEYS
 from pipeline.contracts.windows import STATISTICS, UNITS
 
 GIB = 1 / 2**30
@@ -65,12 +65,6 @@ def card_rows(long: ir.Table, details: ir.Table, config: CleanConfig) -> ir.Tabl
 def _with_detail(rows: ir.Table, details: ir.Table, keys: tuple[str, ...], name: str) -> ir.Table:
     joined = rows.left_join(details, list(keys))
     return joined.select(*[rows[column] for column in rows.columns], details.detail.name(name))
-
-
-def details(samples: ir.Table, metric: str, keys: tuple[str, ...]) -> ir.Table:
-    """What the day's last info sample says about each node or card: its instance type or model."""
-    known = samples.filter((samples.metric == metric) & samples.detail.notnull() & (samples.detail != ""))
-    return known.group_by(list(keys)).agg(detail=known.detail.argmax(known.t))
 
 
 def complete_nodes(nodes: ir.Table, pods: ir.Table, prices: ir.Table) -> ir.Table:

@@ -8,7 +8,7 @@ import ibis.expr.types as ir
 from pipeline.cleaning.config import CleanConfig
 from pipeline.cleaning.gaps import Column, add_missing, wide
 from pipeline.cleaning.nodes import GIB, MB, STATISTIC
-from pipeline.cleaning.series import KEYS, metrics_of, window_of
+from pipeline.cleaning.samples import KEYS
 from pipeline.contracts.windows import STATISTICS, WINDOW_SECONDS
 
 USED = {
@@ -28,30 +28,13 @@ COLUMNS = {
 }
 
 
-def labels(samples: ir.Table, *, info: bool) -> ir.Table:
-    """Where each pod was seen in each window: its last node, whether it had several, and its function.
-
-    Args:
-        samples: Good samples.
-        info: Whether ``pod_info`` samples exist; if so they alone are read, else every pod sample's own labels.
-    """
-    mine = samples.filter(samples.metric == "pod_info" if info else samples.metric.isin(metrics_of("pod")))
-    node, function = mine.node.nullif(""), mine.function.nullif("")
-    mine = mine.mutate(node=node, function=function, window=window_of(mine.t))
-    return mine.group_by("cluster", "pod", "window").agg(
-        node=mine.node.argmax(mine.t, where=mine.node.notnull()),
-        low=mine.node.min(),
-        high=mine.node.max(),
-        function=mine.function.argmax(mine.t, where=mine.function.notnull()),
-    )
-
-
-def pod_rows(long: ir.Table, labelled: ir.Table, config: CleanConfig) -> ir.Table:
+def pod_rows(long: ir.Table, places: ir.Table, config: CleanConfig) -> ir.Table:
     """Rows of ``pods`` but for what depends on nodes and requests."""
     rows = wide(long, KEYS["pod"], COLUMNS, config)
-    rows = rows.left_join(labelled, ["cluster", "pod", "window"]).select(
-        *[rows[name] for name in rows.columns], labelled.node, labelled.low, labelled.high, labelled.function
+    rows = rows.left_join(places, ["cluster", "pod", "window"]).select(
+        *[rows[name] for name in rows.columns], places.node, places.several, places.function
     )
+    rows = rows.select(rows.columns)  # ends the join: Ibis would take the next one for a part of it
     rows = add_missing(rows, KEYS["pod"], config)
     life = ibis.window(group_by=["cluster", "pod"])
     so_far = ibis.window(group_by=["cluster", "pod"], order_by="window", preceding=(None, 0))
@@ -60,12 +43,10 @@ def pod_rows(long: ir.Table, labelled: ir.Table, config: CleanConfig) -> ir.Tabl
     rows = rows.mutate(
         node=ibis.coalesce(rows.node.last().over(so_far), rows.node.first().over(to_come)),
         function=rows.function.max().over(life),
-        several=(rows.low != rows.high).fill_null(False),
+        several=rows.several.fill_null(False),
     )
     order = ibis.window(group_by=["cluster", "pod"], order_by="window")
-    return rows.mutate(moved=rows.several | (rows.node.lag().over(order) != rows.node).fill_null(False)).drop(
-        "several", "low", "high"
-    )
+    return rows.mutate(moved=rows.several | (rows.node.lag().over(order) != rows.node).fill_null(False)).drop("several")
 
 
 def complete_pods(pods: ir.Table, nodes: ir.Table, handled: ir.Table) -> ir.Table:
@@ -89,12 +70,6 @@ def complete_pods(pods: ir.Table, nodes: ir.Table, handled: ir.Table) -> ir.Tabl
 def there(pods: ir.Table) -> ir.FloatingColumn:
     """Share of the window that a pod was there, as far as scrapes tell."""
     return ibis.ifelse(pods.filled, 1.0, pods.completeness)
-
-
-def lifetimes(samples: ir.Table) -> ir.Table:
-    """When each pod was first and last seen, in microseconds, within the day and its margins."""
-    mine = samples.filter(samples.metric.isin(metrics_of("pod")))
-    return mine.group_by("cluster", "pod").agg(first=mine.t.min(), last=mine.t.max())
 
 
 WINDOWS_TO_BE_GONE = 2

@@ -14,26 +14,23 @@ from pipeline.contracts.windows import QUARANTINE, WINDOW_SECONDS
 def broken(table: str, rows: ir.Table, rule: ir.StringColumn) -> ir.Table:
     """Pick the raw rows that break a row rule."""
     marked = rows.mutate(rule=rule)
-    return _as_it_was(table, marked.filter(marked.rule.notnull()))
+    return marked.filter(marked.rule.notnull()).select([*TABLES[table].names, "rule"])
 
 
-def _as_it_was(table: str, rows: ir.Table) -> ir.Table:
-    if "raw_metric" in rows.columns:
-        rows = rows.mutate(metric=rows.raw_metric)
-    return rows.select([*TABLES[table].names, "rule"])
+def rejected(rows: ir.Table, found: ir.Table, *, copies: bool) -> ir.Table:
+    """Pick the raw rows of samples that were rejected beside other rows.
 
-
-def rejected(samples: ir.Table, found: ir.Table, keys: tuple[str, ...], rule: str) -> ir.Table:
-    """Pick the raw rows of series samples that were rejected; ``found`` has keys, metric, t and value.
-
-    Where a rejected sample has exact copies, one row is picked: the others were merged before.
+    Args:
+        rows: Labelled raw rows of the day.
+        found: ``sid``, ``t``, ``value`` and ``rule`` of the rejected samples, each once.
+        copies: Whether every copy was rejected; otherwise one row is picked, as the others were merged before.
     """
-    predicates = [samples[name].identical_to(found[name]) for name in keys]
-    predicates += [samples[name] == found[name] for name in ("metric", "t", "value")]
-    joined = samples.semi_join(found, predicates)
-    copies = ibis.window(group_by=[*keys, "metric", "t"], order_by="value")
-    joined = joined.mutate(copy=ibis.row_number().over(copies))
-    return _as_it_was("samples", joined.filter(joined["copy"] == 0).mutate(rule=ibis.literal(rule)))
+    joined = rows.inner_join(found, ["sid", "t", "value"]).select([*[rows[name] for name in rows.columns], found.rule])
+    if not copies:
+        order = ibis.window(group_by=["sid", "t"], order_by="value")
+        joined = joined.mutate(copy=ibis.row_number().over(order))
+        joined = joined.filter(joined["copy"] == 0)
+    return joined.select([*TABLES["samples"].names, "rule"])
 
 
 def document(table: str, rows: pa.Table) -> pa.Table:

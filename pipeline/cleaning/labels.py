@@ -1,0 +1,53 @@
+"""What labels say over time: where pods are and whose they are, what kind of machine a node is, when pods lived."""
+
+from __future__ import annotations
+
+import ibis.expr.types as ir
+
+from pipeline.cleaning.engine import Engine
+from pipeline.cleaning.samples import KEYS, Samples
+from pipeline.cleaning.series import window_of
+
+
+def sightings(engine: Engine, samples: Samples) -> ir.Table:
+    """When each informative label set was seen in each window: its labels, ``window``, ``first`` and ``last``.
+
+    Info metrics exist to carry labels; only where pods have none is every pod sample read for its own.
+    """
+    wanted = ["node_info", "card_info", "pod_info"]
+    labels = samples.labels
+    telling = labels.canonical.isin(wanted)
+    if "pod_info" not in samples.present:
+        telling |= labels.entity == "pod"
+    telling = labels.filter(labels.rule.isnull() & telling)
+    rows = samples.rows.semi_join(telling, "label")
+    rows = rows.mutate(window=window_of(rows.t))
+    seen = rows.group_by("label", "window").agg(first=rows.t.min(), last=rows.t.max())
+    columns = ["entity", "cluster", "node", "pod", "function", "card", "detail"]
+    return engine.cache(
+        seen.inner_join(telling, "label").select(
+            seen.window, seen["first"], seen["last"], *[telling[name].nullif("").name(name) for name in columns]
+        )
+    )
+
+
+def places(seen: ir.Table) -> ir.Table:
+    """Where each pod was in each window: its last node, whether it had several, and its function."""
+    mine = seen.filter(seen.entity == "pod")
+    return mine.group_by("cluster", "pod", "window").agg(
+        node=mine.node.argmax(mine["last"], where=mine.node.notnull()),
+        several=(mine.node.min() != mine.node.max()).fill_null(False),
+        function=mine.function.argmax(mine["last"], where=mine.function.notnull()),
+    )
+
+
+def lifetimes(seen: ir.Table) -> ir.Table:
+    """When each pod was first and last seen, in microseconds, within the day and its margins."""
+    mine = seen.filter(seen.entity == "pod")
+    return mine.group_by("cluster", "pod").agg(first=mine["first"].min(), last=mine["last"].max())
+
+
+def details(seen: ir.Table, entity: str) -> ir.Table:
+    """What the day's last info sample says about each node or card: its instance type or model."""
+    mine = seen.filter((seen.entity == entity) & seen.detail.notnull())
+    return mine.group_by(list(KEYS[entity])).agg(detail=mine.detail.argmax(mine["last"]))
