@@ -21,6 +21,8 @@ from sched_env.contracts.feature_spec import Problem
 from sched_env.metrics import gap_closed
 
 _PROFILE_POINTS = 41
+_CHANCE = 2.326
+"""Standard deviations that the correlation of independent blocks exceeds once in a hundred reports."""
 
 
 class Beaten(NamedTuple):
@@ -153,6 +155,17 @@ class Comparer:
             traces=len(change),
             p=found.p,
         )
+
+    def dependence(self) -> list[str]:
+        """Warn when neighbouring blocks say the same: then they are not independent, and intervals too narrow."""
+        correlation = estimators.neighbour_correlation(self.differences(self.reference), self.episodes.block)
+        limit = _CHANCE / np.sqrt(self.resampler.blocks())
+        if correlation <= limit:
+            return []
+        return [
+            f"neighbouring time blocks are correlated ({correlation:.2f}, by chance at most {limit:.2f}): intervals may be "
+            "too narrow; make blocks longer than an episode (evaluate, block_seconds), the test longer than a cycle"
+        ]
 
     def gap_closed(self) -> float | None:
         """Share of the way from the best heuristic to the bound, as a ratio of means; None without a bound."""

@@ -127,9 +127,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     live_heuristic: dict[Problem, str] = msgspec.field(
         default_factory=lambda: {
             "vm": "best_fit",
-            "pods": "least_allocated",
+            "pods": "no_migration",
             "functions": "least_allocated",
-            "jobs": "least_allocated",
+            "jobs": "min_completion_time",
         }
     )
     """What places while there is no champion, so the first promotion must beat it: the service's fallback settings

@@ -92,7 +92,7 @@ def judge(
         blocks=comparer.resampler.blocks(),
         gap_closed=comparer.gap_closed(),
         profile=comparer.profile(),
-        warnings=[*around.warnings, *refresh_note],
+        warnings=[*around.warnings, *comparer.dependence(), *refresh_note],
         settings=msgspec.json.decode(msgspec.json.encode(config)),
     )
 

@@ -97,6 +97,15 @@ def wins(difference: Floats) -> Floats:
     return np.asarray(0.5 * (np.sign(difference) + 1.0))
 
 
+def neighbour_correlation(values: Floats, block: NDArray[np.int_]) -> float:
+    """Lag-one autocorrelation of the block means, in order of the block numbers; about 0 for independent blocks."""
+    cluster = np.unique(block, return_inverse=True)[1]
+    means = np.bincount(cluster, values) / np.bincount(cluster)
+    centred = means - means.mean()
+    squares = float(centred @ centred)
+    return float(centred[1:] @ centred[:-1]) / squares if squares > 0.0 else 0.0
+
+
 def performance_profile(scores: Floats, thresholds: Floats) -> Floats:
     """Share of traces whose score exceeds each threshold: a curve that is higher everywhere is better everywhere."""
     return np.asarray((scores[None, :] > thresholds[:, None]).mean(axis=1))

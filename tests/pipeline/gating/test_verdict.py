@@ -224,6 +224,16 @@ def test_one_block_says_nothing_and_does_not_crash(simulate, healthy):
     assert report.comparisons[0].better_by.lower is None
 
 
+def test_blocks_shorter_than_an_episode_are_warned_about(simulate, healthy):
+    episodes = simulate(BETTER, deviation=0.02)
+    assert judge("functions", episodes, healthy, QUICK).warnings == []
+    drift = np.repeat(np.convolve(np.random.default_rng(0).normal(size=23), np.ones(4), mode="valid"), 10)
+    level = np.abs(episodes.values["champion"]["return"]).mean()
+    episodes.values["challenger"]["return"] += 0.05 * level * np.tile(drift, 3)
+    (warning,) = judge("functions", episodes, healthy, QUICK).warnings
+    assert warning.startswith("neighbouring time blocks are correlated (0.")
+
+
 def test_short_power_is_inconclusive_and_names_the_traces(simulate, healthy):
     report = judge("functions", simulate(EQUAL | {"challenger": 0.01}, deviation=0.25), healthy, QUICK)
     assert report.outcome == "inconclusive"

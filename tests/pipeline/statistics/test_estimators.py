@@ -92,3 +92,12 @@ def test_probability_of_improvement_counts_ties_as_half():
 def test_performance_profile_is_the_share_above_each_threshold():
     shares = estimators.performance_profile(np.array([1.0, 2.0, 3.0, 4.0]), np.array([0.0, 2.0, 3.5, 4.0]))
     assert shares.tolist() == [1.0, 0.5, 0.25, 0.0]
+
+
+def test_neighbour_correlation_is_that_of_the_block_means_in_order():
+    block = np.array([5, 5, 1, 1, 3, 3, 9, 9])
+    values = np.array([3.0, 5.0, 1.0, 1.0, 2.0, 2.0, 6.0, 8.0])  # block means, in order of time: 1 2 4 7
+    centred = np.array([1.0, 2.0, 4.0, 7.0]) - 3.5
+    wanted = (centred[1:] * centred[:-1]).sum() / (centred**2).sum()
+    assert estimators.neighbour_correlation(values, block) == pytest.approx(wanted)
+    assert estimators.neighbour_correlation(np.ones(8), block) == 0.0
