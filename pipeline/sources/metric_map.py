@@ -25,6 +25,7 @@ _OWNER_HASH = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5,10}$")
 _FILTERS: dict[str, Callable[[str], str]] = {
     "": lambda text: text,
     "host": lambda text: text.rpartition(":")[0] or text,
+    "base": lambda text: text.partition(".")[0],
     "owner": lambda text: _OWNER_HASH.sub("", text),
 }
 
