@@ -163,8 +163,8 @@ class Comparer:
         if correlation <= limit:
             return []
         return [
-            f"neighbouring time blocks are correlated ({correlation:.2f}, by chance at most {limit:.2f}): intervals may be "
-            "too narrow; make blocks longer than an episode (evaluate, block_seconds), the test longer than a cycle"
+            f"neighbouring time blocks are correlated ({correlation:.2f}, by chance at most {limit:.2f}): "
+            "intervals may be too narrow; make blocks longer than an episode (evaluate, block_seconds)"
         ]
 
     def gap_closed(self) -> float | None:

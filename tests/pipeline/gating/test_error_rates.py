@@ -60,9 +60,10 @@ def test_a_guardrail_two_margins_worse_is_caught_in_at_least_95_per_cent(nights,
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("interval", ["percentile", "bca"])
-def test_error_rates_hold_in_ten_times_as_many_nights(nights, interval):
-    many = 4000
+def test_error_rates_hold_in_many_more_nights(nights, interval):
+    many = 2000
     verdicts, _ = nights(LIKE_THE_CHAMPION, many, samples=1000, interval=interval)
     assert verdicts["pass"] / many <= 0.035
     verdicts, _ = nights(LIKE_THE_CHAMPION | {"least_allocated": 0.0, "first_fit": 0.0}, many, interval=interval)
