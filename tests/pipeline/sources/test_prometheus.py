@@ -117,3 +117,42 @@ def test_created_and_deleted_pods_are_events(day, raw):
     assert {row[3:] for row in found} == {
         (0.5, 2**30, day.names[day.pod_node[p]], day.pods[p].split("-")[0]) for p in (day.born, day.gone)
     }
+
+
+def test_labels_of_pods_knative_and_istio_are_understood(serve_prometheus, tmp_path):
+    t = START + 600
+    lines = {
+        "kube_pod_info": [
+            'namespace="fn",pod="a-1",node="n1",created_by_name="a-5d4f6b7c9"',
+            'namespace="fn",pod="b-1",node="n1",created_by_name="b-5d4f6b7c9"',
+        ],
+        "kube_pod_labels": ['namespace="fn",pod="a-1",label_faas_function="alpha"', 'namespace="fn",pod="b-1"'],
+        "revision_request_count": ['configuration_name="kn",revision_name="kn-1",code="200"'],
+        "revision_request_latencies_bucket": ['configuration_name="kn",revision_name="kn-1",le="500"'],
+        "istio_requests_total": [
+            'reporter="destination",destination_service_name="is",code="200"',
+            'reporter="destination",destination_service_name="is",code="500"',
+            'reporter="source",destination_service_name="is",code="200"',
+        ],
+        "istio_request_duration_milliseconds_sum": ['reporter="destination",destination_service_name="is"'],
+    }
+    text = "".join(
+        f"# TYPE {name} unknown\n"
+        + "".join(f"{name}{{{labels}}} {1 if 'kube' in name else 1000} {t}\n" for labels in series)
+        for name, series in lines.items()
+    )
+    (tmp_path / "few.om").write_text(text + "# EOF\n")
+    with serve_prometheus(tmp_path, tmp_path / "few.om") as address:
+        config = settings(
+            address, groups=("kube_state_metrics", "knative", "istio"), chunk_seconds=43_200, events=False
+        )
+        result = ingest(config, Range(DAY, DAY), tmp_path / "raw")
+    found = rows((tmp_path / "raw", result), "select metric, pod, function, le, value from RAW order by all")
+    assert found == [
+        ("function_requests", None, "is", None, 2000.0),
+        ("function_requests", None, "kn", None, 1000.0),
+        ("function_response_seconds_bucket", None, "kn", 0.5, 1000.0),
+        ("function_response_seconds_sum", None, "is", None, 1.0),
+        ("pod_info", "fn/a-1", "alpha", None, 1.0),
+        ("pod_info", "fn/b-1", "b", None, 1.0),
+    ]
