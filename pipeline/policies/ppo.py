@@ -6,6 +6,8 @@ killed and resumed ends with the same weights, to the bit, as one that was not.
 
 from __future__ import annotations
 
+import logging
+import pickle
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -19,6 +21,8 @@ from pipeline.policies.imitation import demonstrate, imitate
 from pipeline.policies.sb3 import Sb3VecEnv, ScorerPolicy
 from pipeline.policies.scorer import Scorer
 from sched_env.vector import PlacementVectorEnv
+
+log = logging.getLogger(__name__)
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Rate = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -171,7 +175,12 @@ def _save(path: Path, state: dict[str, Any]) -> None:
 
 
 def _load(path: Path) -> dict[str, Any] | None:
+    """Load a checkpoint; one that cannot be read (a disk that filled up, a torn write) means starting over."""
     if not path.exists():
         return None
-    state: dict[str, Any] = torch.load(path, weights_only=True)
+    try:
+        state: dict[str, Any] = torch.load(path, weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        log.warning("%s cannot be read (%s): the training starts over", path, error)
+        return None
     return state

@@ -33,8 +33,8 @@ class Sb3VecEnv(VecEnv):
     def __init__(self, env: PlacementVectorEnv, *, reward_scale: float = 1.0, missing_rate: float = 0.0) -> None:
         if not env.copy:
             raise ValueError("the environment reuses its buffers; SB3 needs make_vec(..., copy=True)")
-        super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
         self.env, self._reward_scale, self._missing_rate = env, reward_scale, missing_rate
+        super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
         self._mask = np.zeros((env.num_envs, env.width), np.bool_)
         self._actions = np.zeros(env.num_envs, np.int64)
         self._seed = env.seed
