@@ -27,6 +27,7 @@ RUN useradd --uid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sb
 COPY --from=build /opt/loadmaster /opt/loadmaster
 ENV LOADMASTER_VAR=/var/lib/loadmaster \
     OMP_NUM_THREADS=1 \
+    ORT_DISABLE_TELEMETRY=1 \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001

@@ -31,9 +31,7 @@ class Policy:
         self, candidates: FloatArray, request: FloatArray, mask: BoolArray, *, deadline_s: float, executor: Executor
     ) -> FloatArray:
         """Score a batch beside the event loop; raises :class:`PolicyFailedError` at the deadline or on any fault."""
-        import onnxruntime
-
-        options = onnxruntime.RunOptions()
+        options = policy_graph.runtime().RunOptions()
         run = asyncio.get_running_loop().run_in_executor(
             executor, policy_graph.scores, self.session, candidates, request, mask, options
         )

@@ -7,6 +7,7 @@ when first used.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -118,10 +119,21 @@ def _check_ports(side: str, ports: Iterable[Any], expected: Mapping[str, tuple[i
             )
 
 
-def open_session(policy: bytes) -> Any:
-    """Load a policy with the options of a shared pod: one thread, no spinning."""
+def runtime() -> Any:
+    """Import onnxruntime with its telemetry off: since 1.29 it reports to its makers, on Linux too, unless told not to.
+
+    The choice is made once a process, at the first import, so that every import has to come through here.
+    """
+    for name in ("ORT_DISABLE_TELEMETRY", "ORT_TELEMETRY_DISABLED"):  # the second is 1.28's name for it
+        os.environ.setdefault(name, "1")
     import onnxruntime
 
+    return onnxruntime
+
+
+def open_session(policy: bytes) -> Any:
+    """Load a policy with the options of a shared pod: one thread, no spinning."""
+    onnxruntime = runtime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1

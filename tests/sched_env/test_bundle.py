@@ -295,3 +295,13 @@ def test_the_command_line_says_yes_or_why_not(tmp_path: Path) -> None:
     refused = run("sched_env.bundle", str(folder))
     assert refused.returncode == 2
     assert refused.stderr.startswith("error: golden.npz has SHA-256")
+
+
+def test_loading_a_policy_leaves_no_trace_of_telemetry(tmp_path: Path) -> None:
+    script = (
+        "from sched_env import policy_graph, sample_bundle;"
+        "policy_graph.open_session(sample_bundle.build(hidden=8)['policy.onnx'])"
+    )
+    environ = {"PATH": "", "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    subprocess.run([sys.executable, "-B", "-c", script], check=True, env=environ, cwd=Path(__file__).parents[2])
+    assert list(tmp_path.rglob("*onnxruntime*")) == []
