@@ -25,7 +25,7 @@ from pipeline.prices import FILE as PRICES_FILE
 from pipeline.prices import format_prices, read_prices
 from pipeline.settings import PARAMS_FILE, load, var
 from pipeline.sources import Chunk, Source
-from pipeline.sources.landing import Landing, Manifest
+from pipeline.sources.landing import Landing, Manifest, forget_old
 from pipeline.sources.openmetrics import OpenMetricsConfig, OpenMetricsSource
 from pipeline.sources.parquet import ParquetConfig, ParquetSource
 from pipeline.sources.prometheus import PrometheusConfig, PrometheusSource
@@ -100,7 +100,9 @@ def ingest(config: IngestConfig, days: Range, out: Path = OUT) -> Manifest:
     settings: dict[str, object] = {name: source.settings() for name, source in sources.items()}
     everything = [chunk for listed in chunks.values() for chunk in listed]
     identity = msgspec.json.encode([settings, [chunk.key for chunk in everything]], order="sorted")
-    with Landing(var() / "scratch" / "ingest" / hashlib.sha256(identity).hexdigest()[:16]) as landing:
+    scratch = var() / "scratch" / "ingest"
+    forget_old(scratch)
+    with Landing(scratch / hashlib.sha256(identity).hexdigest()[:16]) as landing:
         for name, source in sources.items():
             _land(landing, chunks[name], source.workers, name)
         if prices is not None:

@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -31,6 +32,8 @@ from pipeline.sources.columns import LAST_US
 from sched_env.errors import ContractError
 
 MANIFEST = "manifest.json"
+KEEP_SECONDS = 7 * 86_400.0
+"""How long half-done work waits to be taken up again."""
 _MARKERS = ".chunks"
 _DAY_US = 86_400_000_000
 
@@ -166,6 +169,20 @@ class Landing:
 
     def _marker(self, key: str) -> Path:
         return self._markers / f"{_file_name(key)}.json"
+
+
+def forget_old(scratch: Path, older_than_s: float = KEEP_SECONDS) -> None:
+    """Remove what runs that nobody took up again left behind; a folder that is being worked in is locked and stays."""
+    for lock in scratch.glob("*.lock"):
+        if time.time() - lock.stat().st_mtime < older_than_s:
+            continue
+        with lock.open("a") as held:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                continue
+            shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+            lock.unlink()
 
 
 def read_manifest(raw: Path) -> Manifest:

@@ -1,3 +1,6 @@
+import fcntl
+import os
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -7,7 +10,7 @@ from pipeline.contracts.raw import SAMPLES, TABLES
 from pipeline.errors import DataError, SourceError
 from pipeline.sources import Chunk
 from pipeline.sources.columns import SampleColumns
-from pipeline.sources.landing import Landing, read_manifest
+from pipeline.sources.landing import Landing, forget_old, read_manifest
 from sched_env.errors import ContractError
 
 DAY_US = 86_400_000_000
@@ -92,6 +95,18 @@ def test_publishing_replaces_what_was_there(tmp_path):
 def test_two_ingests_of_the_same_data_do_not_meet(tmp_path):
     with Landing(tmp_path / "scratch"), pytest.raises(SourceError, match="another ingest"):
         Landing(tmp_path / "scratch")
+
+
+def test_half_done_work_is_forgotten_after_a_while_unless_it_is_being_done(tmp_path):
+    for name in ("old", "busy", "new"):
+        with Landing(tmp_path / name) as landing:
+            landing.land(chunk("one", rows([1])))
+    for name in ("old", "busy"):
+        os.utime(tmp_path / f"{name}.lock", (0, 0))
+    with (tmp_path / "busy.lock").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        forget_old(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["busy", "busy.lock", "new", "new.lock"]
 
 
 def test_nothing_at_all_is_an_error_that_says_why(tmp_path):
