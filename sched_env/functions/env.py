@@ -85,13 +85,15 @@ class ServerlessSchedulingEnv(gymnasium.Env[Observation, np.int64]):
             raise ConfigError(f"invalid_action is {invalid_action!r}", legal(INVALID_ACTIONS))
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ConfigError(f"render_mode is {render_mode!r}", legal(self.metadata["render_modes"]))
-        loaded = scenarios.load(scenario, {"nodes": num_nodes, "functions": num_functions, **overrides})
-        if not isinstance(loaded, ServerlessScenario):
-            raise ConfigError(f"scenario {loaded.name!r} is not of kind serverless", "functions/serverless, …")
-        self.scenario, self.render_mode = loaded, render_mode
+        named = scenarios.load(scenario)
+        if not isinstance(named, ServerlessScenario):
+            raise ConfigError(f"scenario {named.name!r} is not of kind serverless", "functions/serverless, …")
+        loaded = scenarios.load(named, {"nodes": num_nodes, "functions": num_functions, **overrides})
+        self.scenario: ServerlessScenario = loaded  # type: ignore[assignment]
+        self.render_mode = render_mode
         self.invalid_action, self.invalid_penalty = invalid_action, float(invalid_penalty)
-        functions, nodes = load_trace(trace, loaded)
-        self._core = ServerlessVectorEnv(loaded, 1, functions, nodes)
+        functions, nodes = load_trace(trace, self.scenario)
+        self._core = ServerlessVectorEnv(self.scenario, 1, functions, nodes)
         self._whole_trace = False
         self._next: FunctionTrace | None = None
         self._seeded, self._running, self._invalid = False, False, 0

@@ -78,7 +78,7 @@ def serverless(rows: int, functions: int, cores: float, load: float, seed: int) 
     popularity = rng.permutation(1.0 / np.arange(1, functions + 1) ** POPULARITY)
     popularity /= popularity.sum()
 
-    bursts = int(rows / BURST) + 1
+    bursts = int(1.2 * rows / BURST) + 50  # more than enough for all rows, whatever sizes are drawn
     sizes = rng.geometric(1.0 / BURST, bursts)
     which = np.repeat(rng.choice(functions, bursts, p=popularity), sizes)
     duration_s = life_s[which] * rng.lognormal(-0.125, 0.5, which.size)
