@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import dataclasses
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,7 @@ class RawDay:
 
     day: date
     files: dict[str, list[Path]]
-    near: list[Path] = field(default_factory=list)
+    near: list[Path] = dataclasses.field(default_factory=list)
 
     @property
     def span_us(self) -> tuple[int, int]:
@@ -119,8 +120,8 @@ class _Day:
     def _read(self, table: str, files: list[Path]) -> ir.Table:
         """Read raw files, with ``t`` in microseconds beside their columns."""
         if not files:
-            rows = ibis.memtable(raw_contract.TABLES[table].empty_table())
-            return rows.mutate(t=ibis.literal(0, "int64"))
+            nullable = pa.schema([field.with_nullable(True) for field in raw_contract.TABLES[table]])
+            return ibis.memtable(nullable.empty_table()).mutate(t=ibis.literal(0, "int64"))
         rows = self.engine.parquet(files)
         return rows.mutate(t=self.engine.epoch_us(rows.time))
 
