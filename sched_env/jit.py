@@ -32,6 +32,11 @@ def inline(function: Function) -> Function:
     return _njit(forceinline=True, **_OPTIONS)(_with_compiled_helpers(function)) if COMPILED else function
 
 
+def called(function: Function) -> Function:
+    """Compile a function that kernels call and that is too large, or too seldom used, to be copied into each."""
+    return _njit(**_OPTIONS)(function) if COMPILED else function
+
+
 def _with_compiled_helpers(function: Any) -> Any:
     """Return a twin of the function that finds compiled helpers where the original finds plain ones."""
     named = {name: function.__globals__.get(name) for name in function.__code__.co_names}

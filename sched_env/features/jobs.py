@@ -102,25 +102,14 @@ def cost(price: Any, busy_s: Any, estimate_s: Any, link_usd: Any) -> Any:
     return price * (np.maximum(estimate_s - busy_s, 0.0) * HOURS_PER_SECOND) + link_usd
 
 
-def fits(
-    gpu_mem_free: Any,
-    jobs: Any,
-    node_cpu: Any,
-    node_mem_free: Any,
-    gpu_mem: Any,
-    mem: Any,
-    cpu_threshold: Any,
-    gpu_mem_margin: Any,
-    mem_margin: Any,
-    max_jobs: Any,
-) -> Any:
-    """Say whether the card has the memory left, and its node is neither too busy nor short of memory."""
-    return (
-        (gpu_mem_free - gpu_mem_margin >= gpu_mem)
-        & (jobs < max_jobs)
-        & (node_cpu <= cpu_threshold)
-        & (node_mem_free - mem_margin >= mem)
-    )
+def node_fits(node_cpu: Any, node_mem_free: Any, mem: Any, cpu_threshold: Any, mem_margin: Any) -> Any:
+    """Say whether a node is neither too busy nor short of memory."""
+    return (node_cpu <= cpu_threshold) & (node_mem_free - mem_margin >= mem)
+
+
+def card_fits(gpu_mem_free: Any, jobs: Any, gpu_mem: Any, gpu_mem_margin: Any, max_jobs: Any) -> Any:
+    """Say whether a card has the memory and a place left."""
+    return (gpu_mem_free - gpu_mem_margin >= gpu_mem) & (jobs < max_jobs)
 
 
 def build(candidates: Mapping[str, NDArray[Any]], request: Mapping[str, float]) -> Observation:
@@ -135,10 +124,8 @@ def build(candidates: Mapping[str, NDArray[Any]], request: Mapping[str, float]) 
     card["gpu_mem_after"] = card["gpu_mem_free"] - job["gpu_mem"]
     card["node_mem_after"] = card["node_mem_free"] - job["mem"]
     mask = runs & (card["allowed"] > 0.0)
-    mask &= fits(
-        *(card[name] for name in ("gpu_mem_free", "jobs", "node_cpu", "node_mem_free")),
-        *(job[name] for name in ("gpu_mem", "mem", "cpu_threshold", "gpu_mem_margin", "mem_margin", "max_jobs")),
-    )
+    mask &= node_fits(card["node_cpu"], card["node_mem_free"], job["mem"], job["cpu_threshold"], job["mem_margin"])
+    mask &= card_fits(card["gpu_mem_free"], card["jobs"], job["gpu_mem"], job["gpu_mem_margin"], job["max_jobs"])
     return Observation(
         np.stack([card[feature.name] for feature in SPEC.candidate], axis=-1, dtype=np.float32),
         np.array([job[feature.name] for feature in SPEC.request], np.float32),

@@ -11,10 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sched_env import draws
 from sched_env.features import jobs as features
-from sched_env.jit import inline, kernel
+from sched_env.jit import called, inline, lean_kernel
 from sched_env.jobs.lines import join, leave, offer, release, reopen
 from sched_env.jobs.state import (
     ARRIVAL,
@@ -62,7 +63,6 @@ from sched_env.jobs.state import (
     PACE,
     PAID,
     PLACED,
-    PLACED_AT,
     POSSIBLE,
     RETRIES,
     RETURN,
@@ -83,6 +83,7 @@ from sched_env.jobs.state import (
     State,
 )
 from sched_env.jobs.whatif import D_END, busy_share, draft, simulate, transfer_s
+from sched_env.traces.tables_jobs import Bools, Floats
 from sched_env.vector import END_OF_TRACE, FULL, HORIZON, SHEET, Buffers
 
 METRICS = (
@@ -102,6 +103,7 @@ RUNNING = -1
 LEFT_OVER = 1e-9
 """Share of a job's epochs that rounding may leave at its end."""
 
+HOURS_PER_SECOND = features.HOURS_PER_SECOND
 estimate = inline(features.estimate)
 cost = inline(features.cost)
 
@@ -119,7 +121,7 @@ def settle(state: State, b: int, c: int) -> None:
                 slot[LEFT] -= elapsed / slot[PACE]
 
 
-@inline
+@called
 def vacate(cards: Cards, queue: Queue, state: State, b: int, c: int, i: int) -> None:
     """Give back what the job in a slot held; the last slot moves into its place."""
     now, node = state.total[b, NOW], cards.node[c]
@@ -142,7 +144,7 @@ def vacate(cards: Cards, queue: Queue, state: State, b: int, c: int, i: int) -> 
         card[GPU_FREE] = cards.mem[c]
         held = now - card[HELD_FROM]
         state.total[b, CARD_SECONDS] += held
-        state.total[b, USD] += held * cards.usd_per_s[c]
+        state.total[b, USD] += held * (cards.usd_per_hour[c] * HOURS_PER_SECOND)
     place[NODE_JOBS] -= 1.0
     if place[NODE_JOBS] > 0.0:
         place[CORES] -= queue.shapes[q, NEED_CPU]
@@ -151,20 +153,20 @@ def vacate(cards: Cards, queue: Queue, state: State, b: int, c: int, i: int) -> 
         place[CORES], place[MEM] = 0.0, cards.node_mem[node]
 
 
-@inline
+@called
 def fail(queue: Queue, rules: Rules, state: State, b: int, j: int) -> None:
     """Count a failed attempt: back in line, or, after the last one, failed for good."""
     state.job[b, j, ATTEMPTS] += 1
     if state.job[b, j, ATTEMPTS] < rules.max_attempts:
-        state.count[b, RETRIES] += 1
+        state.tally[b, RETRIES] += 1
         join(queue, rules, state, b, j)
     else:
-        state.count[b, FAILED] += 1
+        state.tally[b, FAILED] += 1
         state.total[b, LATE] += 1.0
         state.total[b, LAST_END] = state.total[b, NOW]
 
 
-@inline
+@called
 def end(cards: Cards, queue: Queue, rules: Rules, state: State, b: int, c: int, i: int) -> None:
     """End the attempt in a slot: finished, or failed on the way."""
     now = state.total[b, NOW]
@@ -172,9 +174,9 @@ def end(cards: Cards, queue: Queue, rules: Rules, state: State, b: int, c: int, 
     failed = state.slot[b, c, i, CUT] > 0.0
     vacate(cards, queue, state, b, c, i)
     if failed:
-        fail(queue, rules, state, b, row - state.count[b, FIRST])
+        fail(queue, rules, state, b, row - state.tally[b, FIRST])
         return
-    state.count[b, FINISHED] += 1
+    state.tally[b, FINISHED] += 1
     state.total[b, LAST_END] = now
     if now - queue.rows[row, ARRIVAL] > queue.rows[row, DEADLINE]:
         state.total[b, LATE] += 1.0
@@ -198,8 +200,8 @@ def start_due(cards: Cards, queue: Queue, rules: Rules, state: State, b: int, c:
                 if used > cards.mem[c]:
                     row = int(slot[ROW])
                     vacate(cards, queue, state, b, c, i)
-                    state.count[b, OOM] += 1
-                    fail(queue, rules, state, b, row - state.count[b, FIRST])
+                    state.tally[b, OOM] += 1
+                    fail(queue, rules, state, b, row - state.tally[b, FIRST])
                     left = True
                     continue
         i += 1
@@ -234,7 +236,7 @@ def foresee(cards: Cards, runtimes: Runtimes, state: State, b: int, c: int) -> N
         draft(state, b, c)
         card[BUSY] = simulate(state.draft, runtimes.belief, t, n, now)
         for i in range(n):
-            state.slot[b, c, i, FINISH] = state.draft[D_END, i]
+            card[FINISH + i] = state.draft[D_END, i]
 
 
 @inline
@@ -263,18 +265,26 @@ def happen(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: 
 
 @inline
 def place(
-    cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, out: Buffers, b: int, c: int, seed: int
+    cards: Cards,
+    queue: Queue,
+    runtimes: Runtimes,
+    rules: Rules,
+    state: State,
+    wait_s: Floats,
+    b: int,
+    c: int,
+    seed: int,
 ) -> None:
     """Put the offered job on a feasible card."""
-    row = state.count[b, OFFERED]
-    j = row - state.count[b, FIRST]
+    row = state.tally[b, OFFERED]
+    j = row - state.tally[b, FIRST]
     now, node = state.total[b, NOW], cards.node[c]
     q = queue.links[row, SHAPE]
     leave(queue, state, b, j)
     waited = now - state.queued_s[b, j]
     state.total[b, WAITED] += waited
     state.total[b, LONGEST_WAIT] = max(state.total[b, LONGEST_WAIT], waited)
-    out.wait_s[b] = waited
+    wait_s[b] = waited
     settle(state, b, c)
     kind, card = state.kind[b, c], state.card[b, c]
     i = kind[JOBS]
@@ -291,7 +301,7 @@ def place(
             # It will stop somewhere on the way; never so late that it might count as finished.
             slot[CUT] = queue.rows[row, EPOCHS] * (1.0 - 0.999 * draws.uniform(seed, row, 2 * attempt + 1))
     slot[START] = now + transfer_s(cards, queue, c, row)
-    slot[RUNS], slot[ROW], slot[PLACED_AT] = 0.0, row, now
+    slot[RUNS], slot[ROW] = 0.0, row
     card[GPU_FREE] -= queue.shapes[q, NEED_GPU]
     state.node[b, node, NODE_JOBS] += 1.0
     state.node[b, node, CORES] += queue.shapes[q, NEED_CPU]
@@ -300,8 +310,8 @@ def place(
     state.total[b, MOVED_GB] += gb
     state.total[b, USD] += gb * cards.usd_per_gb[queue.links[row, ORIGIN], node]
     state.total[b, PLACED] += 1.0
-    state.count[b, LAST_CARD] = c
-    if state.count[b, HELD] > 0:
+    state.tally[b, LAST_CARD] = c
+    if state.tally[b, HELD] > 0:
         release(queue, state, b, j)
     left = start_due(cards, queue, rules, state, b, c)
     foresee(cards, runtimes, state, b, c)
@@ -310,55 +320,56 @@ def place(
 
 
 @inline
-def observe(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, out: Buffers, b: int) -> None:
+def observe(cards: Cards, queue: Queue, runtimes: Runtimes, state: State, candidates: Any, wanted: Any, b: int) -> None:
     """Write the observation of the offered job; memory and price of the cards are written once, from outside."""
-    row = state.count[b, OFFERED]
+    row = state.tally[b, OFFERED]
     now = state.total[b, NOW]
     q, model, origin = queue.links[row, SHAPE], queue.links[row, MODEL], queue.links[row, ORIGIN]
-    gpu_mem, mem, epochs, gb = queue.shapes[q, NEED_GPU], queue.shapes[q, NEED_MEM], queue.rows[row, EPOCHS], 0.0
-    gb = queue.rows[row, DATA]
+    gpu_mem, mem = queue.shapes[q, NEED_GPU], queue.shapes[q, NEED_MEM]
+    epochs, gb = queue.rows[row, EPOCHS], queue.rows[row, DATA]
     belief, harm = runtimes.belief[model], runtimes.harm[model]
-    candidates, kinds, slots, hold = out.candidates[b], state.kind[b], state.slot[b], state.hold[b]
-    for c in range(cards.type.size):
-        t, node = cards.type[c], cards.node[c]
-        kind, rowwise = kinds[c], candidates[c]
-        n = kind[JOBS]
-        alone_s = belief[t, 0, 0] * epochs
-        shared_s = alone_s
-        harm_s = busy_s = 0.0
-        if n > 0:
-            busy_s = max(state.card[b, c, BUSY] - now, 0.0)
-            if n < 3:
-                together = belief[t, kind[0], kind[1]]
-                if together < np.inf:
-                    shared_s = together * epochs
-                harm_s = harm[t, kind[0], kind[1]] * max(slots[c, 0, FINISH] - now, 0.0)
-                if n > 1:
-                    harm_s += harm[t, kind[1], kind[0]] * max(slots[c, 1, FINISH] - now, 0.0)
-        moving_s = gb * cards.seconds_per_gb[origin, node]
-        total_s = estimate(moving_s, alone_s, shared_s, busy_s)
-        rowwise[2] = state.card[b, c, GPU_FREE] - gpu_mem
-        rowwise[3] = n
-        rowwise[4] = busy_share(cards, node, state.node[b, node, CORES])
-        rowwise[5] = state.node[b, node, MEM] - mem
-        rowwise[6] = moving_s
-        rowwise[7] = alone_s
-        rowwise[8] = shared_s
-        rowwise[9] = busy_s
-        rowwise[10] = total_s
-        rowwise[11] = harm_s
-        rowwise[12] = cost(cards.usd_per_s[c] * 3600.0, busy_s, total_s, gb * cards.usd_per_gb[origin, node])
-        rowwise[13] = 1.0 if hold[node, HELD_CARD] == c else 0.0
-    j = row - state.count[b, FIRST]
-    request = out.request[b]
+    for node in range(cards.node_mem.size):
+        moving_s, moving_usd = gb * cards.seconds_per_gb[origin, node], gb * cards.usd_per_gb[origin, node]
+        cpu, mem_after = busy_share(cards, node, state.node[b, node, CORES]), state.node[b, node, MEM] - mem
+        held = state.hold[b, node, HELD_CARD]
+        for c in range(cards.first[node], cards.first[node + 1]):
+            t = cards.type[c]
+            kind, card, shown = state.kind[b, c], state.card[b, c], candidates[b, c]
+            n = kind[JOBS]
+            alone_s = belief[t, 0, 0] * epochs
+            shared_s = alone_s
+            harm_s = busy_s = 0.0
+            if n > 0:
+                busy_s = max(card[BUSY] - now, 0.0)
+                if n < 3:
+                    together = belief[t, kind[0], kind[1]]
+                    if together < np.inf:
+                        shared_s = together * epochs
+                    harm_s = harm[t, kind[0], kind[1]] * max(card[FINISH] - now, 0.0)
+                    if n > 1:
+                        harm_s += harm[t, kind[1], kind[0]] * max(card[FINISH + 1] - now, 0.0)
+            total_s = estimate(moving_s, alone_s, shared_s, busy_s)
+            shown[2] = card[GPU_FREE] - gpu_mem
+            shown[3] = n
+            shown[4] = cpu
+            shown[5] = mem_after
+            shown[6] = moving_s
+            shown[7] = alone_s
+            shown[8] = shared_s
+            shown[9] = busy_s
+            shown[10] = total_s
+            shown[11] = harm_s
+            shown[12] = cost(cards.usd_per_hour[c], busy_s, total_s, moving_usd)
+            shown[13] = 1.0 if held == c else 0.0
+    j = row - state.tally[b, FIRST]
+    request = wanted[b]
     request[0], request[1], request[2] = gpu_mem, mem, queue.shapes[q, NEED_CPU]
     request[3], request[4] = gb, queue.rows[row, BEST]
     request[5] = now - queue.rows[row, ARRIVAL]
     request[6] = queue.rows[row, ARRIVAL] + queue.rows[row, DEADLINE] - now
-    request[7], request[8] = state.count[b, WAITING], state.job[b, j, ATTEMPTS]
+    request[7], request[8] = state.tally[b, WAITING], state.job[b, j, ATTEMPTS]
     holds = state.line[b, q, HOLDS]
-    request[9] = 1.0 if holds != NONE and hold[holds, HELD_JOB] == j else 0.0
-    out.time_s[b] = now
+    request[9] = 1.0 if holds != NONE and state.hold[b, holds, HELD_JOB] == j else 0.0
 
 
 @inline
@@ -373,24 +384,19 @@ def next_card(state: State, b: int) -> int:
 
 
 @inline
-def run(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, out: Buffers, b: int) -> int:
-    """Let events happen until a job can be placed, or nothing is left; return how the episode stands."""
-    count, total = state.count[b], state.total[b]
+def run(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, mask: Bools, b: int) -> int:
+    """Let events happen until a job can be placed; return on how many cards, or 0 when nothing is left."""
+    count, total = state.tally[b], state.total[b]
     while True:
-        feasible = offer(cards, queue, runtimes, rules, state, out, b)
-        out.feasible[b] = feasible
+        feasible = offer(cards, queue, runtimes, rules, state, mask, b)
         if feasible > 0:
-            observe(cards, queue, runtimes, rules, state, out, b)
-            return HORIZON if rules.horizon > 0 and count[STEPS] >= rules.horizon else RUNNING
+            return feasible
         c = next_card(state, b)
         time = state.next_s[b, c]
-        arrivals = count[ARRIVED] < count[SIZE]
-        if arrivals:
+        if count[ARRIVED] < count[SIZE]:
             time = min(time, queue.rows[count[FIRST] + count[ARRIVED], ARRIVAL])
         if time == np.inf:
-            # Nothing runs and nobody comes. A job still in line would mean that an empty network cannot hold what
-            # was found to be possible: the test-suite shows that this does not happen.
-            return END_OF_TRACE if count[WAITING] == 0 else FULL
+            return 0
         in_system = count[ARRIVED] - count[FINISHED] - count[FAILED]
         total[JOB_SECONDS] += in_system * (time - total[NOW])
         total[NOW] = time
@@ -408,66 +414,49 @@ def run(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: Sta
                 total[LAST_END] = time
 
 
-@inline
-def begin(
-    cards: Cards,
-    queue: Queue,
-    runtimes: Runtimes,
-    rules: Rules,
-    state: State,
-    out: Buffers,
-    b: int,
-    start: int,
-    seed: int,
-) -> None:
-    """Begin an episode in an empty network; a start of -1 is drawn."""
-    rows = queue.rows.shape[0]
-    while True:
-        first = start
-        if start < 0:
-            first = rules.start_min + draws.below(rules.start_max - rules.start_min, seed, b, out.episode[b])
-        out.start[b] = first
-        out.episode[b] += 1
-        state.card[b] = 0.0
-        state.slot[b] = 0.0
-        state.kind[b] = 0
-        for c in range(cards.mem.size):
-            state.card[b, c, GPU_FREE] = cards.mem[c]
-        state.next_s[b] = np.inf
-        state.node[b] = 0.0
-        for node in range(cards.node_mem.size):
-            state.node[b, node, MEM] = cards.node_mem[node]
-        state.hold[b] = NONE
-        state.line[b] = 0
-        for q in range(state.line.shape[1]):
-            state.line[b, q, HEAD] = state.line[b, q, HOLDS] = NONE
-        state.job[b] = 0
-        state.service[b] = 0.0
-        state.count[b] = 0
-        state.total[b] = 0.0
-        state.count[b, FIRST] = first
-        state.count[b, SIZE] = min(rules.episode_jobs, rows - first)
-        state.count[b, LAST_CARD] = NONE
-        state.total[b, NOW] = queue.rows[first, ARRIVAL]
-        # A start from which nothing ever fits gives no decision: draw again, or leave an asked-for one to the caller.
-        if run(cards, queue, runtimes, rules, state, out, b) == RUNNING or start >= 0:
-            return
+@called
+def begin(cards: Cards, queue: Queue, rules: Rules, state: State, b: int, first: int) -> None:
+    """Begin an episode at a row of the queue, in an empty network."""
+    state.card[b] = 0.0
+    state.slot[b] = 0.0
+    state.kind[b] = 0
+    for c in range(cards.mem.size):
+        state.card[b, c, GPU_FREE] = cards.mem[c]
+    state.next_s[b] = np.inf
+    state.node[b] = 0.0
+    for node in range(cards.node_mem.size):
+        state.node[b, node, MEM] = cards.node_mem[node]
+    state.hold[b] = NONE
+    state.line[b] = 0
+    for q in range(state.line.shape[1]):
+        state.line[b, q, HEAD] = state.line[b, q, HOLDS] = NONE
+    state.job[b] = 0
+    state.service[b] = 0.0
+    state.tally[b] = 0
+    state.total[b] = 0.0
+    state.tally[b, FIRST] = first
+    state.tally[b, SIZE] = min(rules.episode_jobs, queue.rows.shape[0] - first)
+    state.tally[b, LAST_CARD] = NONE
+    state.total[b, NOW] = queue.rows[first, ARRIVAL]
 
 
-@inline
+@called
 def close(cards: Cards, queue: Queue, state: State, out: Buffers, b: int, ended: int) -> None:
     """Keep the final observation and write the episode's metrics."""
-    out.final_candidates[b] = out.candidates[b]
-    out.final_request[b] = out.request[b]
-    out.final_mask[b] = out.mask[b]
-    count, total, metrics = state.count[b], state.total[b], out.metrics[b]
+    for c in range(cards.type.size):
+        out.final_mask[b, c] = out.mask[b, c]
+        for f in range(out.candidates.shape[2]):
+            out.final_candidates[b, c, f] = out.candidates[b, c, f]
+    for f in range(out.request.shape[1]):
+        out.final_request[b, f] = out.request[b, f]
+    count, total, metrics = state.tally[b], state.total[b], out.metrics[b]
     now = total[NOW]
     unfinished = count[SIZE] - count[FINISHED] - count[FAILED]
     for c in range(cards.type.size):
         if state.kind[b, c, JOBS] > 0:
             held = now - state.card[b, c, HELD_FROM]
             total[CARD_SECONDS] += held
-            total[USD] += held * cards.usd_per_s[c]
+            total[USD] += held * (cards.usd_per_hour[c] * HOURS_PER_SECOND)
     jobs = float(count[SIZE])
     metrics[0] = total[RETURN]
     metrics[1] = count[STEPS]
@@ -489,67 +478,87 @@ def close(cards: Cards, queue: Queue, state: State, out: Buffers, b: int, ended:
     out.final_start[b] = out.start[b]
 
 
-@kernel
-def reset_all(
+@lean_kernel
+def advance(
     cards: Cards,
     queue: Queue,
     runtimes: Runtimes,
     rules: Rules,
     state: State,
     out: Buffers,
-    starts: Any,
-    seed: int,
-) -> None:
-    """Begin an episode in every environment."""
-    for b in range(out.start.size):
-        begin(cards, queue, runtimes, rules, state, out, b, starts[b], seed)
-
-
-@kernel
-def step_all(
-    cards: Cards,
-    queue: Queue,
-    runtimes: Runtimes,
-    rules: Rules,
-    state: State,
-    out: Buffers,
-    actions: Any,
+    actions: NDArray[np.int64],
+    starts: NDArray[np.int64],
     seed: int,
     park: bool,
 ) -> int:
-    """Place, let events happen and, at an episode's end, restart or park; see ``PlacementVectorEnv._step``."""
+    """Place, let events happen and, at an episode's end, restart or park; see ``PlacementVectorEnv._step``.
+
+    With ``starts`` (not empty) an episode begins in every environment instead; a start of -1 is drawn. Reset and step
+    are one kernel because compiling the dynamics twice would double the wait for the first step.
+    """
     B, C = out.mask.shape
-    for b in range(B):
-        if out.active[b] and not (0 <= actions[b] < C and out.mask[b, actions[b]]):
-            return -1 - b
+    fresh = starts.size > 0
+    if not fresh:
+        for b in range(B):
+            if out.active[b] and not (0 <= actions[b] < C and out.mask[b, actions[b]]):
+                return -1 - b
     finished = 0
     for b in range(B):
         out.reward[b] = 0.0
         out.terminated[b] = out.truncated[b] = False
         if not out.active[b]:
             continue
-        total = state.total[b]
+        total, count = state.total[b], state.tally[b]
         before = total[NOW]
-        place(cards, queue, runtimes, rules, state, out, b, actions[b], seed)
-        state.count[b, STEPS] += 1
-        ended = run(cards, queue, runtimes, rules, state, out, b)
-        if rules.by_makespan:
-            reward = -(total[NOW] - before) * rules.inverse_scale
-        else:
-            reward = -(total[JOB_SECONDS] - total[PAID]) * rules.inverse_scale / state.count[b, SIZE]
-            total[PAID] = total[JOB_SECONDS]
-        out.reward[b] = reward
-        total[RETURN] += reward
-        if ended == RUNNING:
-            continue
-        finished += 1
-        out.truncated[b] = ended == HORIZON
-        out.terminated[b] = ended != HORIZON
-        close(cards, queue, state, out, b, ended)
-        if park:
-            out.active[b] = False
-            out.mask[b] = False
-            out.feasible[b] = 0
-        else:
-            begin(cards, queue, runtimes, rules, state, out, b, -1, seed)
+        begins = fresh
+        if not fresh:
+            place(cards, queue, runtimes, rules, state, out.wait_s, b, actions[b], seed)
+            count[STEPS] += 1
+        while True:
+            if begins:
+                first = starts[b] if fresh else NONE
+                if first < 0:
+                    span = rules.start_max - rules.start_min
+                    first = rules.start_min + draws.below(span, seed, b, out.episode[b])
+                out.start[b] = first
+                out.episode[b] += 1
+                begin(cards, queue, rules, state, b, first)
+            feasible = run(cards, queue, runtimes, rules, state, out.mask, b)
+            out.feasible[b] = feasible
+            out.time_s[b] = total[NOW]
+            ended = RUNNING
+            if feasible > 0:
+                observe(cards, queue, runtimes, state, out.candidates, out.request, b)
+                if rules.horizon > 0 and count[STEPS] >= rules.horizon:
+                    ended = HORIZON
+            elif begins:
+                # Nothing of this episode fits anywhere: draw again, or leave a start that was asked for to the caller.
+                if fresh and starts[b] >= 0:
+                    break
+                continue
+            else:
+                # Jobs left in line would mean that an empty network cannot hold what was found to be possible: the
+                # tests show that this does not happen.
+                ended = END_OF_TRACE if count[WAITING] == 0 else FULL
+            if begins:
+                break
+            if rules.by_makespan:
+                reward = -(total[NOW] - before) * rules.inverse_scale
+            else:
+                reward = -(total[JOB_SECONDS] - total[PAID]) * rules.inverse_scale / count[SIZE]
+                total[PAID] = total[JOB_SECONDS]
+            out.reward[b] = reward
+            total[RETURN] += reward
+            if ended == RUNNING:
+                break
+            finished += 1
+            out.truncated[b] = ended == HORIZON
+            out.terminated[b] = ended != HORIZON
+            close(cards, queue, state, out, b, ended)
+            if park:
+                out.active[b] = False
+                out.mask[b] = False
+                out.feasible[b] = 0
+                break
+            begins = True
     return finished

@@ -1,15 +1,15 @@
-"""The waiting jobs, compiled: one line for each shape of job, so that what fits nowhere is asked for once, not job by
-job; and the reservations.
+"""The waiting jobs and their reservations, compiled.
 
-A line is *open* while its next job may fit somewhere. It is *full up* when no card can hold its shape, and *refused*
-when the cards that could are kept for a reserved job; only a departure, or the end of a reservation, opens it again.
+There is one line for each shape of job, so that what fits nowhere is tried once, not job by job. A line is *open*
+while its next job may fit somewhere. It is *full up* when no card can hold its shape, and *refused* when the cards
+that could are kept for a reserved job; only a departure, or the end of a reservation, opens it again.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from sched_env.jit import inline
+from sched_env.jit import called, inline
 from sched_env.jobs.state import (
     BEST,
     BLOCKED,
@@ -47,8 +47,8 @@ from sched_env.jobs.state import (
     Runtimes,
     State,
 )
-from sched_env.jobs.whatif import busy_share, earliest_fit, fits, transfer_s
-from sched_env.vector import Buffers
+from sched_env.jobs.whatif import busy_share, card_fits, earliest_fit, node_fits, transfer_s
+from sched_env.traces.tables_jobs import Bools
 
 PUNCTUAL_S = 1e-6
 """A predicted start this much after the promise is on time: sums of times round."""
@@ -58,16 +58,16 @@ PUNCTUAL_S = 1e-6
 def rank(queue: Queue, rules: Rules, state: State, b: int, j: int) -> float:
     """Return a job's place within its line: smaller is earlier."""
     if rules.order == SHORTEST:
-        return queue.rows[state.count[b, FIRST] + j, BEST]
-    return j
+        return float(queue.rows[state.tally[b, FIRST] + j, BEST])
+    return float(j)
 
 
-@inline
+@called
 def join(queue: Queue, rules: Rules, state: State, b: int, j: int) -> None:
     """Put a job in line, by its rank."""
-    q = queue.links[state.count[b, FIRST] + j, SHAPE]
+    q = queue.links[state.tally[b, FIRST] + j, SHAPE]
     line, jobs = state.line[b, q], state.job[b]
-    state.count[b, WAITING] += 1
+    state.tally[b, WAITING] += 1
     state.queued_s[b, j] = state.total[b, NOW]
     own = rank(queue, rules, state, b, j)
     if line[HEAD] == NONE:
@@ -95,12 +95,12 @@ def join(queue: Queue, rules: Rules, state: State, b: int, j: int) -> None:
         line[BLOCKED] = OPEN
 
 
-@inline
+@called
 def leave(queue: Queue, state: State, b: int, j: int) -> None:
     """Take a job out of its line."""
-    q = queue.links[state.count[b, FIRST] + j, SHAPE]
+    q = queue.links[state.tally[b, FIRST] + j, SHAPE]
     line, jobs = state.line[b, q], state.job[b]
-    state.count[b, WAITING] -= 1
+    state.tally[b, WAITING] -= 1
     before, at = NONE, line[HEAD]
     while at != j:
         before, at = at, jobs[at, FOLLOWING]
@@ -118,56 +118,60 @@ def leave(queue: Queue, state: State, b: int, j: int) -> None:
 
 
 @inline
-def holds_shape(
-    cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int, c: int, q: int
-) -> bool:
-    """Say whether a card can take a job of a shape now, reservations aside."""
-    node = cards.node[c]
-    free = cards.mem[c] if rules.total_memory else state.card[b, c, GPU_FREE]
-    kind = state.kind[b, c]
-    return (
-        fits(
-            free, kind[JOBS], busy_share(cards, node, state.node[b, node, CORES]), state.node[b, node, MEM],
-            queue.shapes[q, NEED_GPU], queue.shapes[q, NEED_MEM],
-            rules.cpu_threshold, rules.gpu_mem_margin, rules.mem_margin, rules.max_jobs,
-        )
-        and runtimes.belief[queue.shape_model[q], cards.type[c], kind[0], kind[1]] < np.inf
-    )  # fmt: skip
+def node_takes(cards: Cards, queue: Queue, rules: Rules, state: State, b: int, node: int, q: int) -> bool:
+    """Say whether a node can take a job of a shape now, whatever its cards say."""
+    cpu, mem = busy_share(cards, node, state.node[b, node, CORES]), state.node[b, node, MEM]
+    return bool(node_fits(cpu, mem, queue.shapes[q, NEED_MEM], rules.cpu_threshold, rules.mem_margin))
 
 
 @inline
+def card_takes(
+    cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int, c: int, q: int
+) -> bool:
+    """Say whether a card can take a job of a shape now, reservations and its node aside."""
+    free = cards.mem[c] if rules.total_memory else state.card[b, c, GPU_FREE]
+    kind = state.kind[b, c]
+    return bool(
+        card_fits(free, kind[JOBS], queue.shapes[q, NEED_GPU], rules.gpu_mem_margin, rules.max_jobs)
+        and runtimes.belief[queue.shape_model[q], cards.type[c], kind[0], kind[1]] < np.inf
+    )
+
+
+@called
 def reopen(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int, node: int) -> None:
     """After a departure, open the lines whose shape the node can now take."""
     for q in range(state.line.shape[1]):
         line = state.line[b, q]
         if line[HEAD] == NONE or line[BLOCKED] == OPEN:
             continue
+        if not node_takes(cards, queue, rules, state, b, node, q):
+            continue
         for c in range(cards.first[node], cards.first[node + 1]):
-            if holds_shape(cards, queue, runtimes, rules, state, b, c, q):
+            if card_takes(cards, queue, runtimes, rules, state, b, c, q):
                 line[BLOCKED], line[CURSOR] = OPEN, line[HEAD]
                 break
 
 
-@inline
+@called
 def release(queue: Queue, state: State, b: int, j: int) -> None:
     """End the reservation of a job, if it has one."""
-    line = state.line[b, queue.links[state.count[b, FIRST] + j, SHAPE]]
+    line = state.line[b, queue.links[state.tally[b, FIRST] + j, SHAPE]]
     node = line[HOLDS]
     if node == NONE or state.hold[b, node, HELD_JOB] != j:
         return
     state.hold[b, node, HELD_CARD] = state.hold[b, node, HELD_JOB] = NONE
     line[HOLDS] = NONE
-    state.count[b, HELD] -= 1
+    state.tally[b, HELD] -= 1
     for q in range(state.line.shape[1]):
         other = state.line[b, q]
         if other[BLOCKED] == REFUSED and other[HEAD] != NONE:
             other[BLOCKED], other[CURSOR] = OPEN, other[HEAD]
 
 
-@inline
+@called
 def reserve(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int, q: int, j: int) -> None:
     """Reserve a card for a job: where it can start first (easy), or end first (big); one reservation a node."""
-    row = state.count[b, FIRST] + j
+    row = state.tally[b, FIRST] + j
     now = state.total[b, NOW]
     best, chosen, promise = np.inf, NONE, np.inf
     for c in range(cards.type.size):
@@ -187,14 +191,12 @@ def reserve(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state:
         state.hold[b, node, HELD_CARD], state.hold[b, node, HELD_JOB] = chosen, j
         state.node[b, node, PROMISE] = promise
         state.line[b, q, HOLDS] = node
-        state.count[b, HELD] += 1
+        state.tally[b, HELD] += 1
 
 
-@inline
+@called
 def reserve_where_due(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int) -> None:
-    """Give a reservation to the jobs that are due one: with easy the first in the queue, with big the first big one of
-    each line, once they fit nowhere.
-    """
+    """Reserve for those that fit nowhere: with easy the first job of the queue, with big the first of each big line."""
     first, first_rank = NONE, np.inf
     for q in range(state.line.shape[1]):
         line = state.line[b, q]
@@ -206,61 +208,63 @@ def reserve_where_due(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rul
                 first, first_rank = q, own
         elif line[BLOCKED] != OPEN and line[HOLDS] == NONE and queue.shapes[q, NEED_GPU] >= rules.big_gpu_mem:
             reserve(cards, queue, runtimes, rules, state, b, q, line[HEAD])
-    if first != NONE and state.count[b, HELD] == 0 and state.line[b, first, BLOCKED] != OPEN:
+    if first != NONE and state.tally[b, HELD] == 0 and state.line[b, first, BLOCKED] != OPEN:
         reserve(cards, queue, runtimes, rules, state, b, first, state.line[b, first, HEAD])
 
 
-@inline
+@called
 def delays(
     cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int, c: int, row: int
 ) -> bool:
     """Say whether a placement would make the job reserved on the card's node start later than promised."""
     node = cards.node[c]
     held, j = state.hold[b, node, HELD_CARD], state.hold[b, node, HELD_JOB]
-    first = state.count[b, FIRST]
+    first = state.tally[b, FIRST]
     if held == NONE or first + j == row:
         return False
     q = queue.links[first + j, SHAPE]
     due = max(state.node[b, node, PROMISE], earliest_fit(cards, queue, runtimes, rules, state, b, held, q, NONE, NONE))
-    return earliest_fit(cards, queue, runtimes, rules, state, b, held, q, c, row) > due + PUNCTUAL_S
+    return bool(earliest_fit(cards, queue, runtimes, rules, state, b, held, q, c, row) > due + PUNCTUAL_S)
 
 
 @inline
 def mark(
-    cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, out: Buffers, b: int, row: int
+    cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, mask: Bools, b: int, row: int
 ) -> tuple[int, int]:
     """Write the mask of a job; return how many cards may take it, and how many could but for a reservation."""
     q = queue.links[row, SHAPE]
     allowed = possible = 0
-    mask = out.mask[b]
-    for c in range(cards.type.size):
-        fit = holds_shape(cards, queue, runtimes, rules, state, b, c, q)
-        possible += fit
-        if fit and state.count[b, HELD] > 0:
-            fit = not delays(cards, queue, runtimes, rules, state, b, c, row)
-        mask[c] = fit
-        allowed += fit
+    held = state.tally[b, HELD] > 0
+    for node in range(cards.node_mem.size):
+        takes = node_takes(cards, queue, rules, state, b, node, q)
+        for c in range(cards.first[node], cards.first[node + 1]):
+            fit = takes and card_takes(cards, queue, runtimes, rules, state, b, c, q)
+            possible += fit
+            if fit and held:
+                fit = not delays(cards, queue, runtimes, rules, state, b, c, row)
+            mask[b, c] = fit
+            allowed += fit
     return allowed, possible
 
 
-@inline
-def offer(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, out: Buffers, b: int) -> int:
+@called
+def offer(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, mask: Bools, b: int) -> int:
     """Find the job to be placed next and write its mask; return how many cards can take it, 0 when no job fits."""
-    first = state.count[b, FIRST]
+    first = state.tally[b, FIRST]
     lines = state.line.shape[1]
-    if state.count[b, WAITING] == 0:
+    if state.tally[b, WAITING] == 0:
         return 0
-    if state.count[b, HELD] > 0:
+    if state.tally[b, HELD] > 0:
         for q in range(lines):
             node = state.line[b, q, HOLDS]
-            if node == NONE or not holds_shape(
-                cards, queue, runtimes, rules, state, b, state.hold[b, node, HELD_CARD], q
-            ):
+            if node == NONE or not node_takes(cards, queue, rules, state, b, node, q):
+                continue
+            if not card_takes(cards, queue, runtimes, rules, state, b, state.hold[b, node, HELD_CARD], q):
                 continue
             row = first + state.hold[b, node, HELD_JOB]
-            allowed, _ = mark(cards, queue, runtimes, rules, state, out, b, row)
+            allowed, _ = mark(cards, queue, runtimes, rules, state, mask, b, row)
             if allowed > 0:
-                state.count[b, OFFERED] = row
+                state.tally[b, OFFERED] = row
                 return allowed
     while True:
         if rules.reservation != 0:
@@ -279,9 +283,9 @@ def offer(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: S
             return 0
         line = state.line[b, chosen]
         row = first + line[CURSOR]
-        allowed, possible = mark(cards, queue, runtimes, rules, state, out, b, row)
+        allowed, possible = mark(cards, queue, runtimes, rules, state, mask, b, row)
         if allowed > 0:
-            state.count[b, OFFERED] = row
+            state.tally[b, OFFERED] = row
             return allowed
         if possible > 0:
             line[CURSOR] = state.job[b, line[CURSOR], FOLLOWING]

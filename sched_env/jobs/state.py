@@ -24,10 +24,10 @@ ARRIVAL, EPOCHS, DATA, BEST, DEADLINE = range(5)
 MODEL, SHAPE, ORIGIN = range(3)
 NEED_GPU, NEED_MEM, NEED_CPU, POSSIBLE = range(4)
 # State.card; State.kind holds the models (0: none, k + 1: model k) of the three slots, then their number
-GPU_FREE, SINCE, BUSY, HELD_FROM, NEXT_SLOT = range(5)
+GPU_FREE, BUSY, FINISH, _, _, SINCE, HELD_FROM, NEXT_SLOT = range(8)
 JOBS = 3
 # State.slot
-LEFT, CUT, START, PACE, FINISH, RUNS, ROW, PLACED_AT = range(8)
+LEFT, CUT, START, PACE, RUNS, ROW = range(6)
 # State.node, State.hold
 CORES, MEM, NODE_JOBS, PROMISE = range(4)
 HELD_CARD, HELD_JOB = range(2)
@@ -36,7 +36,7 @@ HEAD, TAIL, CURSOR, BLOCKED, HOLDS = range(5)
 OPEN, FULL_UP, REFUSED = range(3)
 # State.job
 FOLLOWING, ATTEMPTS = range(2)
-# State.count
+# State.tally
 FIRST, SIZE, ARRIVED, OFFERED, WAITING, FINISHED, FAILED, STEPS, HELD, LAST_CARD, RETRIES, OOM = range(12)
 # State.total
 NOW, RETURN, JOB_SECONDS, PAID, WAITED, LONGEST_WAIT, LATE, CARD_SECONDS, USD, MOVED_GB, PLACED, LAST_END = range(12)
@@ -49,7 +49,7 @@ class Cards(NamedTuple):
     """[C]"""
     node: Indices
     mem: Floats
-    usd_per_s: Floats
+    usd_per_hour: Floats
     first: Indices
     """[N + 1]: first card of each node."""
     node_mem: Floats
@@ -110,15 +110,15 @@ class State(NamedTuple):
     """What changes. B environments, J jobs an episode, Q shapes, K models."""
 
     card: Floats
-    """[B, C, 5]: free GPU memory, time of the last settlement, predicted last end, time since when a job holds the
-    card, slot of the next event."""
+    """[B, C, 8]: free GPU memory, predicted last end, predicted end of each slot, time of the last settlement, time
+    since when a job holds the card, slot of the next event. One line of the cache: observations read all of it."""
     next_s: Floats
     """[B, C]: time of the card's next event."""
     kind: Indices
     """[B, C, 4]"""
     slot: Floats
-    """[B, C, 3, 8]: epochs left; those an attempt that will fail never gets to; end of the transfer; seconds an
-    epoch now takes; predicted end; whether it runs; trace row; time of the placement."""
+    """[B, C, 3, 6]: epochs left; those an attempt that will fail never gets to; end of the transfer; seconds an
+    epoch now takes; whether it runs; trace row."""
     node: Floats
     """[B, N, 4]: cores kept busy by jobs, free memory, jobs, when the reserved job was promised to start."""
     hold: Indices
@@ -131,7 +131,7 @@ class State(NamedTuple):
     """[B, J]: since when a waiting job waits."""
     service: Floats
     """[B, K]: card seconds each model has had."""
-    count: NDArray[np.int64]
+    tally: NDArray[np.int64]
     """[B, 12]"""
     total: Floats
     """[B, 12]"""
@@ -156,7 +156,7 @@ def cards_of(topology: Topology) -> Cards:
         type=topology.card_type,
         node=topology.card_node,
         mem=topology.card_mem,
-        usd_per_s=topology.card_usd_per_hour / 3600.0,
+        usd_per_hour=topology.card_usd_per_hour,
         first=np.searchsorted(topology.card_node, np.arange(N + 1)).astype(np.int32),
         node_mem=topology.node_mem,
         node_cpu_used=topology.node_cpu_used,
@@ -252,17 +252,17 @@ def empty_state(B: int, cards: Cards, queue: Queue, models: int, episode_jobs: i
         return np.zeros(shape, np.int32)
 
     return State(
-        card=floats(B, C, 5),
+        card=floats(B, C, 8),
         next_s=floats(B, C),
         kind=indices(B, C, S + 1),
-        slot=floats(B, C, S, 8),
+        slot=floats(B, C, S, 6),
         node=floats(B, N, 4),
         hold=indices(B, N, 2),
         line=indices(B, Q, 5),
         job=indices(B, episode_jobs, 2),
         queued_s=floats(B, episode_jobs),
         service=floats(B, models),
-        count=np.zeros((B, 12), np.int64),
+        tally=np.zeros((B, 12), np.int64),
         total=floats(B, 12),
         draft=floats(6, S),
         ends=floats(S * widest + 1, 3),

@@ -17,7 +17,12 @@ from sched_env.jobs.state import (
     POSSIBLE,
     SHAPE,
     STEPS,
+    Cards,
     Discipline,
+    Queue,
+    Rules,
+    Runtimes,
+    State,
     cards_of,
     empty_state,
     queue_of,
@@ -28,6 +33,8 @@ from sched_env.scenarios import Scenario
 from sched_env.traces import synthetic_jobs
 from sched_env.traces.tables_jobs import JobTrace, RuntimeTable, Topology
 from sched_env.vector import PlacementVectorEnv
+
+_NO_ROWS = np.empty(0, np.int64)
 
 
 class Workload(NamedTuple):
@@ -83,7 +90,7 @@ class CpnVectorEnv(PlacementVectorEnv):
         return runtime
 
     @property
-    def arguments(self) -> tuple[Any, ...]:
+    def arguments(self) -> tuple[Cards, Queue, Runtimes, Rules, State]:
         """What every kernel of the problem takes first."""
         return self.cards, self.queue, self.runtimes, self.rules, self.state
 
@@ -96,7 +103,7 @@ class CpnVectorEnv(PlacementVectorEnv):
         if discipline == self.discipline:
             return
         buffers = self.buffers
-        if buffers.active.any() and self.state.count[:, STEPS].any():
+        if buffers.active.any() and self.state.tally[:, STEPS].any():
             raise ConfigError(
                 f"the queue is run as {self.discipline} and an episode is under way",
                 "a change at the start of an episode",
@@ -105,19 +112,19 @@ class CpnVectorEnv(PlacementVectorEnv):
         self.discipline = discipline
         self.rules = rules_of(self.scenario, discipline, len(self.trace))
         if buffers.active.any():
-            buffers.episode -= 1
+            buffers.episode[:] -= 1
             self._reset(buffers.start.copy())
 
     def _reset(self, starts: NDArray[np.int64]) -> None:
         if starts.max() >= len(self.trace):
             raise ConfigError(f"start {starts.max()} is beyond the queue", f"rows 0 to {len(self.trace) - 1}")
-        kernels.reset_all(*self.arguments, self.buffers, starts, self.seed)
+        kernels.advance(*self.arguments, self.buffers, _NO_ROWS, starts, self.seed, self.park)
         stuck = np.flatnonzero(self.buffers.feasible == 0)
         if stuck.size:
             raise ConfigError(f"from start {starts[stuck[0]]} on, no job of the episode fits an empty card")
 
     def _step(self, actions: NDArray[np.int64]) -> int:
-        return int(kernels.step_all(*self.arguments, self.buffers, actions, self.seed, self.park))
+        return int(kernels.advance(*self.arguments, self.buffers, actions, _NO_ROWS, self.seed, self.park))
 
 
 def own_discipline(scenario: CpnScenario) -> Discipline:

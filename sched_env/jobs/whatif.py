@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from sched_env.features import jobs as features
-from sched_env.jit import inline
+from sched_env.jit import called, inline
 from sched_env.jobs.state import (
     CORES,
     DATA,
@@ -38,7 +38,8 @@ from sched_env.jobs.state import (
 )
 from sched_env.traces.tables_jobs import Floats
 
-fits = inline(features.fits)
+card_fits = inline(features.card_fits)
+node_fits = inline(features.node_fits)
 
 D_LEFT, D_START, D_KIND, D_RUN, D_PACE, D_END = range(6)
 """Rows of ``State.draft``."""
@@ -49,27 +50,26 @@ E_TIME, E_SHAPE, E_HERE = range(3)
 @inline
 def transfer_s(cards: Cards, queue: Queue, c: int, row: int) -> float:
     """Return the seconds a job's data take to the card's node."""
-    return queue.rows[row, DATA] * cards.seconds_per_gb[queue.links[row, ORIGIN], cards.node[c]]
+    return float(queue.rows[row, DATA] * cards.seconds_per_gb[queue.links[row, ORIGIN], cards.node[c]])
 
 
 @inline
 def busy_share(cards: Cards, node: int, cores: float) -> float:
     """Return the share of a node's cores in use when jobs keep so many of them busy."""
-    return cards.node_cpu_used[node] + cores * cards.share_per_core[node]
+    return float(cards.node_cpu_used[node] + cores * cards.share_per_core[node])
 
 
 @inline
 def draft(state: State, b: int, c: int) -> int:
     """Copy the card's jobs, as they stand now, into the draft; return how many."""
-    n = state.kind[b, c, JOBS]
+    n = int(state.kind[b, c, JOBS])
     elapsed = state.total[b, NOW] - state.card[b, c, SINCE]
     for i in range(n):
-        slot = state.slot[b, c, i]
-        left = slot[LEFT]
-        if slot[RUNS] > 0.0:
-            left -= elapsed / slot[PACE]
+        left = state.slot[b, c, i, LEFT]
+        if state.slot[b, c, i, RUNS] > 0.0:
+            left -= elapsed / state.slot[b, c, i, PACE]
         state.draft[D_LEFT, i] = max(left, 0.0)
-        state.draft[D_START, i] = slot[START]
+        state.draft[D_START, i] = state.slot[b, c, i, START]
         state.draft[D_KIND, i] = state.kind[b, c, i]
     return n
 
@@ -83,7 +83,7 @@ def add(state: State, n: int, kind: int, epochs: float, start_s: float) -> int:
     return n + 1
 
 
-@inline
+@called
 def simulate(work: Floats, seconds: Floats, card_type: int, n: int, now: float) -> float:
     """Run the draft's jobs to their ends, asking for the speed anew whenever one starts or ends.
 
@@ -128,7 +128,7 @@ def simulate(work: Floats, seconds: Floats, card_type: int, n: int, now: float) 
     return time
 
 
-@inline
+@called
 def completion_s(cards: Cards, queue: Queue, runtimes: Runtimes, state: State, b: int, c: int, row: int) -> float:
     """Predict when a job would end if it were put on a card now, in seconds from now."""
     now = state.total[b, NOW]
@@ -136,10 +136,10 @@ def completion_s(cards: Cards, queue: Queue, runtimes: Runtimes, state: State, b
     kind = queue.links[row, MODEL] + 1
     add(state, n, kind, queue.rows[row, EPOCHS], now + transfer_s(cards, queue, c, row))
     simulate(state.draft, runtimes.belief, cards.type[c], n + 1, now)
-    return state.draft[D_END, n] - now
+    return float(state.draft[D_END, n] - now)
 
 
-@inline
+@called
 def _enter(ends: Floats, count: int, time: float, shape: int, here: bool) -> None:
     """Insert an end, in order of time."""
     at = count
@@ -153,7 +153,7 @@ def _enter(ends: Floats, count: int, time: float, shape: int, here: bool) -> Non
     ends[at, E_TIME], ends[at, E_SHAPE], ends[at, E_HERE] = time, shape, 1.0 if here else 0.0
 
 
-@inline
+@called
 def earliest_fit(
     cards: Cards,
     queue: Queue,
@@ -191,17 +191,15 @@ def earliest_fit(
             cores += queue.shapes[added, NEED_CPU]
             mem -= queue.shapes[added, NEED_MEM]
         for i in range(n):
-            end = state.draft[D_END, i] if k == other_card else state.slot[b, k, i, FINISH]
+            end = state.draft[D_END, i] if k == other_card else state.card[b, k, FINISH + i]
             _enter(state.ends, count, max(end, now), queue.links[int(state.slot[b, k, i, ROW]), SHAPE], k == c)
             count += 1
     time = now
     for e in range(count + 1):
-        if fits(
-            gpu_free, jobs, busy_share(cards, node, cores), mem,
-            queue.shapes[shape, NEED_GPU], queue.shapes[shape, NEED_MEM],
-            rules.cpu_threshold, rules.gpu_mem_margin, rules.mem_margin, rules.max_jobs,
-        ):  # fmt: skip
-            return time
+        if card_fits(gpu_free, jobs, queue.shapes[shape, NEED_GPU], rules.gpu_mem_margin, rules.max_jobs) and node_fits(
+            busy_share(cards, node, cores), mem, queue.shapes[shape, NEED_MEM], rules.cpu_threshold, rules.mem_margin
+        ):
+            return float(time)
         if e == count:
             break
         time = state.ends[e, E_TIME]

@@ -13,6 +13,7 @@ from sched_env.errors import TraceError
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int32]
+Bools = NDArray[np.bool_]
 MB_PER_GB = 1024.0
 """Upstream's transfer time is GB x 1024 / (MB/s)."""
 
