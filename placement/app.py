@@ -43,7 +43,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         app.include_router(module.router)
     openapi.install(app, (PlaceRequest, PlaceResponse, policies.Policies, policies.Flipped, Manifest))
     app.add_exception_handler(LoadmasterError, refuse)
+    app.add_exception_handler(Exception, fail)
     return app
+
+
+async def fail(request: Request, error: Exception) -> Response:  # noqa: ARG001 - the signature is Starlette's
+    """Answer for what nobody foresaw in the same shape; the server logs the traceback, the caller gets none of it."""
+    return bodies.answer(openapi.Refusal(f"internal error ({type(error).__name__}); the service's log has it"), 500)
 
 
 async def refuse(request: Request, error: Exception) -> Response:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import threading
 import time
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ from placement.settings import Settings
 from placement.state import State, check_request
 from sched_env import features, heuristics
 from sched_env.contracts.place import Placement, PlacementRequest, Ranked
+
+Scores = NDArray[np.float32]
 
 LOGGED_SCORES = 5
 """Top scores written to the decision log."""
@@ -80,32 +83,34 @@ class Decider:
         self, live: Live, state: State, requests: Sequence[PlacementRequest], top_k: int
     ) -> list[Placement]:
         observations = [_observe(state, request) for request in requests]
-        scores: NDArray[np.float32] | None = None
-        failure = PolicyFailedError("no_policy", "no policy is live")
-        if live.policy is not None:
-            try:
-                scores = await live.policy.score(
-                    *_stack(observations),
-                    deadline_s=self._settings.deadline_ms / 1e3,
-                    executor=self._executor,
-                )
-            except PolicyFailedError as error:
-                failure = error
-        placements = []
-        for row, (request, observation) in enumerate(zip(requests, observations, strict=True)):
-            own, why = (None, failure) if scores is None else self._usable(state, scores[row], observation.mask)
-            placements.append(self._place(live, state, request, observation, own, why, top_k))
-        return placements
+        scored = await self._score(live, observations)
+        rows = itertools.repeat(scored, len(requests)) if isinstance(scored, PolicyFailedError) else scored
+        return [
+            self._place(live, state, request, observation, self._usable(state, row, observation.mask), top_k)
+            for request, observation, row in zip(requests, observations, rows, strict=True)
+        ]
+
+    async def _score(self, live: Live, observations: list[features.Observation]) -> Scores | PolicyFailedError:
+        if live.policy is None:
+            return PolicyFailedError("no_policy", "no policy is live")
+        try:
+            return await live.policy.score(
+                *_stack(observations), deadline_s=self._settings.deadline_ms / 1e3, executor=self._executor
+            )
+        except PolicyFailedError as failure:
+            return failure
 
     def _usable(
-        self, state: State, scores: NDArray[np.float32], mask: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.float32] | None, PolicyFailedError]:
-        failure = PolicyFailedError("nan", "the policy answered NaN")
+        self, state: State, scores: Scores | PolicyFailedError, mask: NDArray[np.bool_]
+    ) -> Scores | PolicyFailedError:
+        """Look at one request's scores: NaN is a failure of the policy, a choice against the mask is counted."""
+        if isinstance(scores, PolicyFailedError):
+            return scores
         if not np.isfinite(scores[mask]).all():
-            return None, failure
+            return PolicyFailedError("nan", "the policy answered NaN")
         if mask.any() and not mask[scores.argmax()]:
             self._metrics.vetoes.labels(state.problem).inc()
-        return scores, failure
+        return scores
 
     def _place(
         self,
@@ -113,8 +118,7 @@ class Decider:
         state: State,
         request: PlacementRequest,
         observation: features.Observation,
-        scores: NDArray[np.float32] | None,
-        failure: PolicyFailedError,
+        scores: Scores | PolicyFailedError,
         top_k: int,
     ) -> Placement:
         problem, mask = state.problem, observation.mask
@@ -126,15 +130,14 @@ class Decider:
             reason = "no candidate is feasible: " + _ruled_out(state, request)
         else:
             values: NDArray[np.floating]
-            if scores is None:
-                fallback = failure.reason
+            reason = ""
+            if isinstance(scores, PolicyFailedError):
+                fallback, name = scores.reason, self._settings.fallback(problem)
                 self._metrics.fallback(problem, fallback)
-                name = self._settings.fallback(problem)
                 values = heuristics.score(problem, name, state.columns_for(request), request.fields, mask)
-                reason = f"{name} answered because {failure}; "
+                reason = f"{name} answered because {scores}; "
             else:
                 values = scores
-                reason = ""
             ranked = _rank(state.names, np.where(mask, values, -np.inf), min(feasible, max(top_k, 2)))
             reason += f"highest score of {feasible} feasible candidates (of {len(mask)})"
             if len(ranked) > 1:

@@ -82,7 +82,7 @@ def from_candidates(problem: Problem, candidates: Sequence[Candidate], functions
             defaulted += int(np.count_nonzero(missing))
         else:
             columns[name] = np.full(len(names), default)
-            defaulted += len(names)
+            defaulted += len(names) if default == default else 0  # noqa: PLR0124 - NaN marks a field one may leave out
     own: dict[str, NDArray[np.float64]] = {}
     for function in functions if WARM in fields else ():
         column = _column(states, WARM_PREFIX + function)

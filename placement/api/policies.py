@@ -28,8 +28,9 @@ class LivePolicy(msgspec.Struct, frozen=True):
     digest: str | None
     """Of the policy that answers; null when the heuristic does although the store names a policy."""
     counter: int
+    """Of the last flip; 0 when the store cannot say."""
     previous_digest: str | None
-    loaded_at: str
+    loaded_at: str | None
     fallback: str
     """Heuristic that answers when the policy cannot."""
     degraded: str | None = None
@@ -129,17 +130,10 @@ def _counter(request: Request) -> int:
 
 
 def _describe(live: Live, settings: Settings, problem: Problem) -> LivePolicy | None:
-    if live.pointer is None:
-        return None
-    previous = live.previous.manifest.digest if live.previous else live.pointer.previous_digest
-    return LivePolicy(
-        live.digest,
-        live.pointer.counter,
-        previous,
-        live.pointer.loaded_at,
-        settings.fallback(problem),
-        live.degraded,
-    )
+    pointer, fallback = live.pointer, settings.fallback(problem)
+    if pointer is None:
+        return LivePolicy(None, 0, None, None, fallback, live.degraded) if live.degraded else None
+    return LivePolicy(live.digest, pointer.counter, pointer.previous_digest, pointer.loaded_at, fallback, live.degraded)
 
 
 def _flipped(running: service.Service, problem: Problem, live: Live, kind: str) -> Response:

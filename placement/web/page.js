@@ -52,7 +52,7 @@ function card(problem, live, manifest) {
   box.append(digest);
   const gate = manifest?.gate;
   box.append(facts([
-    ["since", `${live.loaded_at.slice(0, 19).replace("T", " ")} UTC (${ago(live.loaded_at)})`],
+    ["since", live.loaded_at && `${live.loaded_at.slice(0, 19).replace("T", " ")} UTC (${ago(live.loaded_at)})`],
     ["counter", live.counter],
     ["before it", live.previous_digest ? short(live.previous_digest) : "nothing"],
     ["gate", gate ? `${gate.outcome}: ${gate.reason}` : manifest ? "no verdict in the manifest" : null,

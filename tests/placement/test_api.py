@@ -81,6 +81,20 @@ def test_last_decisions_are_listed_newest_first(live_client: Any, kit: Any) -> N
     assert (said["totals"], said["fallbacks"]) == ({"functions": 2}, {})
 
 
+def test_what_nobody_foresaw_is_answered_without_its_traceback(
+    settings: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: Any) -> Any:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr("sched_env.heuristics.score", broken)
+    with kit.listening(settings) as address:
+        answer = httpx.post(f"{address}/v1/place", json=kit.body())
+    assert answer.status_code == 500
+    assert "internal error (RuntimeError)" in answer.json()["error"]
+    assert "secret" not in answer.text
+
+
 @pytest.mark.parametrize("path", ["/", "/docs", "/web/page.js", "/web/docs.js", "/web/style.css"])
 def test_pages_load_nothing_from_elsewhere_and_run_nothing_inline(shared_live: Any, path: str) -> None:
     answer = shared_live.get(path)

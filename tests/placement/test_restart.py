@@ -79,6 +79,16 @@ def test_with_both_damaged_the_heuristic_answers(settings: Any, kit: Any, two_pu
         assert "least_allocated" in placed["placements"][0]["reason"]
 
 
+def test_a_pointer_beyond_repair_is_shown_as_damage(settings: Any, kit: Any, two_pushed: tuple[str, str]) -> None:
+    (settings.store_dir / "functions" / "live.json").write_bytes(b"?")
+    (settings.store_dir / "functions" / "history.jsonl").unlink()
+    with kit.running(settings) as client:
+        entry = client.get("/v1/policies").json()["policies"]["functions"]
+        assert (entry["digest"], entry["counter"]) == (None, 0)
+        assert "live.json" in entry["degraded"]
+        assert kit.place(client).json()["placements"][0]["fallback"]
+
+
 def test_a_missing_bundle_folder_is_a_damaged_store(settings: Any, kit: Any, two_pushed: tuple[str, str]) -> None:
     one, two = two_pushed
     folder_of(settings, two).rename(folder_of(settings, two).with_name("gone"))
