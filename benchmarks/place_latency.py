@@ -3,8 +3,9 @@
     python benchmarks/place_latency.py [--candidates 50 500 5000] [--seconds 5] [--hidden 64]
 
 Starts its own service in a temporary folder with its own keys. For each candidate count it reports the whole HTTP
-round trip of one client (keep-alive), the server's own time (``decision_us``: decode to ranked answer), and the rate
-that four clients reach together. The last line is JSON.
+round trip of one client (keep-alive), the server's own time (``decision_us``: decode to ranked answer), its CPU time a
+call (all threads, which noise from other processes changes least), and the rate that four clients reach together. The
+last line is JSON.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -53,11 +55,12 @@ def call(client: http.client.HTTPConnection, payload: bytes) -> dict:
     return json.loads(content)
 
 
-def measure(port: int, payload: bytes, seconds: float) -> dict[str, float]:
+def measure(port: int, payload: bytes, seconds: float, service: psutil.Process) -> dict[str, float]:
     client = http.client.HTTPConnection("127.0.0.1", port)
     for _ in range(20):
         call(client, payload)
     trips, inside, fallbacks = [], [], 0
+    cpu_s = sum(service.cpu_times()[:2])
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         start = time.perf_counter()
@@ -65,8 +68,10 @@ def measure(port: int, payload: bytes, seconds: float) -> dict[str, float]:
         trips.append((time.perf_counter() - start) * 1e3)
         inside.append(answer["decision_us"] / 1e3)
         fallbacks += answer["placements"][0]["fallback"]
+    cpu_s = sum(service.cpu_times()[:2]) - cpu_s
     return {
         "calls": len(trips),
+        "cpu_ms": round(cpu_s / len(trips) * 1e3, 3),
         "http_p50_ms": quantile(trips, 50),
         "http_p99_ms": quantile(trips, 99),
         "server_p50_ms": quantile(inside, 50),
@@ -159,7 +164,9 @@ def main() -> None:
                 push(arguments.port, folder, bundle)
                 results = {}
                 for count in arguments.candidates:
-                    results[str(count)] = measure(arguments.port, body(count, rng), arguments.seconds)
+                    results[str(count)] = measure(
+                        arguments.port, body(count, rng), arguments.seconds, psutil.Process(service.pid)
+                    )
                     print(f"{count:>6} candidates: {results[str(count)]}")
             finally:
                 service.terminate()
