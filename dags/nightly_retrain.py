@@ -122,8 +122,10 @@ def nightly_retrain() -> None:
             return call("pipeline.verify_live", "--problem", problem, "--url", SERVICE_URL)
 
         @task(trigger_rule="all_skipped")
-        def rejected(problem: str, plan: dict[str, Any]) -> str:
+        def rejected(problem: str) -> str:
             """Keep the record of a rejection or a time-out; nothing to keep when no approval was asked for."""
+            # The plan is pulled, not passed: as an argument it would make `workspace` an upstream that succeeded.
+            plan: dict[str, Any] = get_current_context()["ti"].xcom_pull(task_ids="workspace")
             response = _answer(approve_id)
             answer = approval.read(response)
             if response is None:
@@ -135,7 +137,7 @@ def nightly_retrain() -> None:
 
         promoted = promote(problem, plan)
         report(problem, plan) >> approve >> promoted >> push(problem) >> verify(problem)
-        promoted >> rejected(problem, plan)
+        promoted >> rejected(problem)
 
     plan = workspace()
     chosen = problems(plan)

@@ -1,5 +1,6 @@
 """The DAG as Airflow sees it: structure, names, and what may be imported at parse time."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -38,7 +39,7 @@ def test_tasks_of_the_stages_have_the_names_of_the_stages(dag):
 def test_the_night_goes_stage_by_stage_to_a_person_and_then_to_production(dag):
     chain = ["ingest", "clean", "validate", "train", "export", "evaluate", "gate", "record", "report", "approve"]
     chain += ["promote", "push", "verify"]
-    for before, after in zip(chain, chain[1:], strict=False):
+    for before, after in itertools.pairwise(chain):
         assert after in downstream(dag, before), f"{before} -> {after}"
     assert downstream(dag, "approve") == {"promote"}, "promote must be the direct child: a rejection skips it"
     assert downstream(dag, "promote") == {"push", "rejected"}
@@ -48,7 +49,9 @@ def test_nobody_answering_is_a_rejection(dag):
     approve = dag.get_task("approve")
     assert approve.defaults == ["Reject"]
     assert approve.response_timeout.total_seconds() == 12 * 3600
-    assert dag.get_task("rejected").trigger_rule == "all_skipped"
+    rejected = dag.get_task("rejected")
+    assert rejected.trigger_rule == "all_skipped"
+    assert rejected.upstream_task_ids == {"promote"}, "any other upstream would decide the rule before the answer"
     assert dag.get_task("promote").retries == 0
 
 

@@ -1,0 +1,65 @@
+"""Writes the committed form of the contracts: ``make contracts`` after a deliberate change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pipeline.contracts import evaluation, gate, raw, record, windows
+from sched_env.contracts import bundle, feature_spec, place, replay
+from sched_env.errors import run_cli
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "contracts"
+
+DOCUMENTS: dict[str, type[msgspec.Struct]] = {
+    "feature-spec": feature_spec.FeatureSpec,
+    "bundle-manifest": bundle.Manifest,
+    "place-request": place.PlaceRequest,
+    "place-response": place.PlaceResponse,
+    "promotion-record": record.PromotionRecord,
+    "gate-report": gate.GateReport,
+    "integrity": evaluation.Integrity,
+}
+
+
+def contracts() -> dict[str, Any]:
+    """Every contract by file name: JSON Schema for documents, columns and types for tables."""
+
+    def columns(schemas: dict[str, Any]) -> dict[str, dict[str, str]]:
+        return {
+            table: {field.name: f"{field.type}{'' if field.nullable else ', required'}" for field in schema}
+            for table, schema in schemas.items()
+        }
+
+    tables = {
+        "raw-tables": columns(raw.TABLES),
+        "window-tables": columns(windows.TABLES),
+        "evaluation-episodes": columns({"episodes": evaluation.EPISODES}),
+        "replay": {"replay": replay.COLUMNS},
+    }
+    documents = {name: msgspec.json.schema(kind, schema_hook=_anything) for name, kind in DOCUMENTS.items()}
+    return documents | tables
+
+
+def _anything(_kind: type) -> dict[str, Any]:
+    """Schema of a free-form value (parameters, settings)."""
+    return {"description": "any JSON value"}
+
+
+def render(contract: Any) -> bytes:
+    """Format a contract so that a change is a readable diff."""
+    return msgspec.json.format(msgspec.json.encode(contract, order="sorted"), indent=2) + b"\n"
+
+
+def main() -> int:
+    """Write docs/contracts."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, contract in contracts().items():
+        (FOLDER / f"{name}.json").write_bytes(render(contract))
+    return 0
+
+
+if __name__ == "__main__":
+    run_cli(main)
