@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
+from sched_env.errors import ConfigError
 from sched_env.scenarios import Amount, Count, Positive, Scenario, Share, Size
 
 Range = Annotated[list[float], msgspec.Meta(min_length=2, max_length=2)]
@@ -60,6 +61,12 @@ class ServerlessScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fie
     """Length of the generated trace."""
     trace_seed: Count = 0
     """Names the generated trace; the environment's seed only draws start points in it."""
+
+    def __post_init__(self) -> None:
+        """Refuse calibration bounds that are the wrong way round."""
+        for name, bounds in (("r1_range", self.r1_range), ("r2_range", self.r2_range)):
+            if bounds is not None and bounds[0] > bounds[1]:
+                raise ConfigError(f"{self.name}: key {name!r} is {bounds}", "[low, high]")
 
 
 KINDS: Mapping[str, type[Scenario]] = {"serverless": ServerlessScenario}

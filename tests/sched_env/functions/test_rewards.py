@@ -48,6 +48,11 @@ def test_bounds_closer_than_a_millionth_count_as_nothing(step):
     assert step(r1_range=[1.0, 1.0 + 1e-7], r2_range=[0.2, 0.2]).buffers.reward[0] == 0.0
 
 
+def test_bounds_the_wrong_way_round_are_refused():
+    with pytest.raises(ConfigError, match="r2_range"):
+        make_vec("functions/serverless", 1, 0, r2_range=[1.0, 0.0])
+
+
 def test_without_bounds_r2_is_scaled_by_the_highest_price(step):
     assert step(r2_range=None, beta=0.0).buffers.reward[0] == pytest.approx(-0.5)
 
