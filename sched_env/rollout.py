@@ -176,7 +176,7 @@ def _read_starts(path: Path) -> list[int]:
         starts = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ConfigError(f"--starts {path}: {error}", "a JSON list of trace rows") from error
-    if not isinstance(starts, list) or not all(isinstance(row, int) and row >= 0 for row in starts):
+    if not isinstance(starts, list) or not all(type(row) is int and row >= 0 for row in starts):
         raise ConfigError(f"--starts {path} holds something else", "a JSON list of trace rows, 0 or more each")
     return starts
 
