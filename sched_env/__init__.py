@@ -14,6 +14,7 @@ GYMNASIUM_IDS = {
     "sched_env/Expanding-v0": ("sched_env.vm.env:SchedEnv", "vm/expanding"),
     "sched_env/RecoveringL-v0": ("sched_env.vm.env:SchedEnv", "vm/recovering-l"),
     "sched_env/Serverless-v0": ("sched_env.functions.env:ServerlessSchedulingEnv", "functions/serverless"),
+    "sched_env/Cpn-v0": ("sched_env.jobs.env:CpnEnv", "jobs/cpn"),
 }
 """Gymnasium id -> (class, scenario given to it as ``scenario=``)."""
 

@@ -25,6 +25,8 @@ STATE_FIELDS: Fields = {
     "jobs": ("count", 0.0),
     "node_cpu": ("ratio", 0.0),  # share of the node's cores in use
     "node_mem_free": ("GiB", 0.0),
+    "node_cpu_total": ("cores", 32.0),
+    "node_mem_total": ("GiB", 128.0),
     "transfer_s": ("seconds", 0.0),  # to bring the job's data to the node
     "link_usd": ("USD", 0.0),  # price of that transfer
     "alone_s": ("seconds", 600.0),  # run time if the job had the card to itself

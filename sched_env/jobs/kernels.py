@@ -28,6 +28,7 @@ from sched_env.jobs.state import (
     CUT,
     DATA,
     DEADLINE,
+    DONE,
     EPOCHS,
     FAILED,
     FINISH,
@@ -47,6 +48,7 @@ from sched_env.jobs.state import (
     LATE,
     LEFT,
     LONGEST_WAIT,
+    LOST,
     MEM,
     MODEL,
     MOVED_GB,
@@ -60,6 +62,7 @@ from sched_env.jobs.state import (
     OFFERED,
     OOM,
     ORIGIN,
+    OUTCOME,
     PACE,
     PAID,
     PLACED,
@@ -153,6 +156,15 @@ def vacate(cards: Cards, queue: Queue, state: State, b: int, c: int, i: int) -> 
         place[CORES], place[MEM] = 0.0, cards.node_mem[node]
 
 
+@inline
+def lose(state: State, b: int, j: int) -> None:
+    """Give a job up."""
+    state.job[b, j, OUTCOME] = LOST
+    state.tally[b, FAILED] += 1
+    state.total[b, LATE] += 1.0
+    state.total[b, LAST_END] = state.total[b, NOW]
+
+
 @called
 def fail(queue: Queue, rules: Rules, state: State, b: int, j: int) -> None:
     """Count a failed attempt: back in line, or, after the last one, failed for good."""
@@ -161,9 +173,7 @@ def fail(queue: Queue, rules: Rules, state: State, b: int, j: int) -> None:
         state.tally[b, RETRIES] += 1
         join(queue, rules, state, b, j)
     else:
-        state.tally[b, FAILED] += 1
-        state.total[b, LATE] += 1.0
-        state.total[b, LAST_END] = state.total[b, NOW]
+        lose(state, b, j)
 
 
 @called
@@ -176,6 +186,7 @@ def end(cards: Cards, queue: Queue, rules: Rules, state: State, b: int, c: int, 
     if failed:
         fail(queue, rules, state, b, row - state.tally[b, FIRST])
         return
+    state.job[b, row - state.tally[b, FIRST], OUTCOME] = DONE
     state.tally[b, FINISHED] += 1
     state.total[b, LAST_END] = now
     if now - queue.rows[row, ARRIVAL] > queue.rows[row, DEADLINE]:
@@ -409,9 +420,7 @@ def run(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: Sta
             if queue.shapes[queue.links[count[FIRST] + j, SHAPE], POSSIBLE] > 0.0:
                 join(queue, rules, state, b, j)
             else:
-                count[FAILED] += 1
-                total[LATE] += 1.0
-                total[LAST_END] = time
+                lose(state, b, j)
 
 
 @called

@@ -35,7 +35,8 @@ HELD_CARD, HELD_JOB = range(2)
 HEAD, TAIL, CURSOR, BLOCKED, HOLDS = range(5)
 OPEN, FULL_UP, REFUSED = range(3)
 # State.job
-FOLLOWING, ATTEMPTS = range(2)
+FOLLOWING, ATTEMPTS, OUTCOME = range(3)
+UNDECIDED, DONE, LOST = range(3)
 # State.tally
 FIRST, SIZE, ARRIVED, OFFERED, WAITING, FINISHED, FAILED, STEPS, HELD, LAST_CARD, RETRIES, OOM = range(12)
 # State.total
@@ -126,7 +127,7 @@ class State(NamedTuple):
     line: Indices
     """[B, Q, 5]: first, last, next to be tried; whether trying is of use; node of its reservation."""
     job: Indices
-    """[B, J, 2]: who is next in line; failed attempts."""
+    """[B, J, 3]: who is next in line; failed attempts; whether it has finished or failed for good."""
     queued_s: Floats
     """[B, J]: since when a waiting job waits."""
     service: Floats
@@ -259,7 +260,7 @@ def empty_state(B: int, cards: Cards, queue: Queue, models: int, episode_jobs: i
         node=floats(B, N, 4),
         hold=indices(B, N, 2),
         line=indices(B, Q, 5),
-        job=indices(B, episode_jobs, 2),
+        job=indices(B, episode_jobs, 3),
         queued_s=floats(B, episode_jobs),
         service=floats(B, models),
         tally=np.zeros((B, 12), np.int64),
