@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sched_env.heuristics import vm as heuristics
 from sched_env.heuristics.vm import FIRST_FIT, NAMES, TYPICAL_REQUESTS
-from sched_env.jit import inline, kernel
+from sched_env.jit import inline, lean_kernel
 from sched_env.vector import Buffers
 from sched_env.vm.events import CPU, HALVES, MEM, Events
 from sched_env.vm.kernels import Params, State
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 half_score = inline(heuristics.half_score)
 
 
-@kernel
+@lean_kernel
 def choose(
     rule: int,
     S: State,

@@ -1,0 +1,135 @@
+"""All heuristics on all scenarios, on the public traces; writes docs/results/heuristics.{json,md}.
+
+    python benchmarks/heuristics_table.py --data ../shared/data
+
+Start points: the 64 of VMAgent's baseline for small clusters; the first 16 of them where an episode runs through the
+whole trace; rows spread evenly over the trace for the others. A case whose trace is absent is left out, and said so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sched_env import heuristics, scenarios
+from sched_env.errors import run_cli
+from sched_env.metrics import summarise
+from sched_env.rollout import run_episodes
+
+SEED = 1234
+"""The baseline's seed of random decisions."""
+UPSTREAM_STARTS = np.random.RandomState(0).randint(1000, 9999, 64)  # as the baseline drew them
+LATE_STARTS = np.random.RandomState(1).randint(140_000, 220_000, 200)  # the last third of the trace
+
+
+class Case(NamedTuple):
+    """One table."""
+
+    title: str
+    scenario: str
+    trace: str
+    """Below the data folder."""
+    starts: list[int]
+    keys: dict[str, Any]
+    columns: tuple[str, ...]
+
+
+PLACED = ("placed", "return_std", "cpu_rate", "mem_rate", "sla_violation_rate", "cost_usd")
+WAITED = ("wait_s", "wait_s_trimmed", "p99_wait_s", "sla_violation_rate", "cost_usd")
+SERVED = ("return", "sla_violation_rate", "cost_usd", "response_ratio", "cold_starts", "wait_s")
+HUAWEI, AZURE_VM = "huawei-east-1/events.csv.gz", "azure-vm-arrivals-2017/arrivals_days_20_24.csv.gz"
+AZURE_FUNCTIONS = "azure-functions-2019"
+FEW = UPSTREAM_STARTS[:16].tolist()
+ALL = UPSTREAM_STARTS.tolist()
+EVEN = np.linspace(1000, 250_000, 16).astype(int).tolist()
+
+CASES = [
+    *(Case(f"fading, {n} servers", "vm/fading", HUAWEI, ALL, {"servers": n}, PLACED) for n in (5, 20, 50)),
+    *(Case(f"recovering, {n} servers", "vm/recovering", HUAWEI, ALL, {"servers": n}, PLACED) for n in (5, 20)),
+    Case("recovering, 50 servers", "vm/recovering", HUAWEI, FEW, {"servers": 50}, PLACED),
+    Case("recovering-l, 100 servers", "vm/recovering-l", HUAWEI, FEW, {}, PLACED),
+    Case("expanding, 20 to 100 servers", "vm/expanding", HUAWEI, FEW, {}, (*PLACED, "servers")),
+    Case("waiting, 5 servers", "vm/recovering", HUAWEI, ALL, {"ending": "wait"}, WAITED),
+    Case("waiting, 5 servers, late trace", "vm/recovering", HUAWEI, LATE_STARTS.tolist(), {"ending": "wait"}, WAITED),
+    Case("waiting, 20 servers", "vm/recovering", HUAWEI, ALL, {"servers": 20, "ending": "wait"}, WAITED),
+    Case(
+        "recovering, 50 servers, Azure",
+        "vm/recovering",
+        AZURE_VM,
+        EVEN,
+        {"servers": 50, "double_threshold": 32},
+        PLACED,
+    ),
+    Case("serverless, 10 nodes, Azure", "functions/serverless", AZURE_FUNCTIONS, EVEN, {}, SERVED),
+]
+
+
+def run(case: Case, trace: Path) -> list[dict[str, Any]]:
+    """Run every heuristic on a case; one row of the metric sheet each."""
+    rows = []
+    for name in heuristics.names(scenarios.load(case.scenario).problem):
+        began = time.process_time()
+        episodes = run_episodes(case.scenario, name, case.starts, trace=trace, seed=SEED, **case.keys)
+        sheet = {"policy": name, **summarise(episodes), "cpu_s": round(time.process_time() - began, 1)}
+        del sheet["decision_us"]  # a batch on a shared machine: see the speed benchmark instead
+        rows.append(sheet)
+        print(case.title, name, {column: sheet[column] for column in case.columns}, flush=True)
+    return rows
+
+
+def table(case: Case, rows: list[dict[str, Any]]) -> list[str]:
+    lines = [
+        f"## {case.title}",
+        "",
+        f"`{case.scenario}` {case.keys or ''} on `{case.trace}`, {len(case.starts)} start points.",
+        "",
+        "| policy | " + " | ".join(case.columns) + " | ended |",
+        "| --- |" + " --- |" * (len(case.columns) + 1),
+    ]
+    for row in rows:
+        cells = [f"{row[column]:,.4g}" if abs(row[column]) < 1000 else f"{row[column]:,.0f}" for column in case.columns]
+        ended = ", ".join(f"{how} {count}" for how, count in sorted(row["ended"].items()))
+        lines.append(f"| {row['policy']} | " + " | ".join(cells) + f" | {ended} |")
+    return [*lines, ""]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get("LOADMASTER_SHARED_DATA", "../shared/data")))
+    parser.add_argument("--only", default="", help="cases whose title contains this; the others keep their figures")
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    options = parser.parse_args()
+    stored = options.out / "heuristics.json"
+    results: dict[str, Any] = json.loads(stored.read_text()) if stored.exists() else {}
+    for case in CASES:
+        if options.only not in case.title:
+            continue
+        if not (options.data / case.trace).exists():
+            print(f"{case.title}: {options.data / case.trace} is absent, left out")
+            continue
+        results[case.title] = run(case, options.data / case.trace)
+    lines = [
+        "# Heuristics on the public traces",
+        "",
+        "Made by `python benchmarks/heuristics_table.py --data ../shared/data`. Means over the start points (the "
+        "traces are not part of this repository; servers without a price count 1 USD an hour). `placed` up, "
+        "`wait_s`, `sla_violation_rate` and `cost_usd` down is better; `return_std` is the spread over start points.",
+        "",
+    ]
+    for case in CASES:
+        if case.title in results:
+            lines += table(case, results[case.title])
+    options.out.mkdir(parents=True, exist_ok=True)
+    stored.write_text(json.dumps(results, indent=1) + "\n")
+    (options.out / "heuristics.md").write_text("\n".join(lines))
+    return 0
+
+
+if __name__ == "__main__":
+    run_cli(main)
