@@ -61,7 +61,7 @@ class Chain:
                 fix="nothing was written; python -m pipeline.registry verify lists every finding",
             )
         if chain.commit is not None:
-            mirror.run("update-ref", ANCHOR, chain.commit)
+            chain.remember(chain.commit)
         return chain
 
     @classmethod
@@ -182,11 +182,18 @@ class Chain:
         try:
             self.mirror.run("push", "--quiet", "--atomic", remote, f"{commit}:{BRANCH}", *refspecs)
         except RegistryError as error:
-            if sync().resolve(TRACKED) != self.commit:
+            # "cannot lock ref": somebody else is writing this very moment.
+            if "lock" in str(error) or sync().resolve(TRACKED) != self.commit:
                 return False
-            raise RegistryError(f"the registry at {remote} did not take the push: {error}") from error
-        self.mirror.run("update-ref", ANCHOR, commit)
+            raise RegistryError(f"the registry at {remote} did not take the push: {error.found}") from error
+        self.remember(commit)
         return True
+
+    def remember(self, commit: str) -> None:
+        """Move the anchor forward; if another process moves it at the same moment, theirs is as good."""
+        before = self.mirror.resolve(ANCHOR)
+        if before != commit:
+            self.mirror.succeeds("update-ref", ANCHOR, commit, before or "0" * 40)
 
 
 _CARRIED = (
@@ -217,8 +224,7 @@ def sync() -> Repository:
     """Fetch the remote into the mirror and return it; the embedded remote is made on first use."""
     remote = places.registry_remote()
     if places.is_embedded():
-        embedded = Repository.create(Path(remote))
-        embedded.run("config", "receive.denyNonFastForwards", "true")
+        Repository.create(Path(remote))
     mirror = Repository.create(places.registry_mirror())
     for attempt in range(ATTEMPTS):
         try:

@@ -26,24 +26,20 @@ class Repository:
 
     @classmethod
     def create(cls, path: Path) -> Repository:
-        """Open a bare repository, made if it is not there; two processes may do so at once."""
-        repository = cls(path)
+        """Open a bare repository whose branches only grow, made if it is not there; two processes may do so at once."""
         if not (path / "HEAD").exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as scratch:
-                subprocess.run(
-                    ["git", "init", "--quiet", "--bare", "--initial-branch=promotions", scratch],
-                    check=True,
-                    capture_output=True,
-                    env=_environment({}),
-                )
+                made = cls(Path(scratch, "new.git"))
+                made.path.mkdir()
+                made.run("init", "--quiet", "--bare", "--initial-branch=promotions")
+                made.run("config", "receive.denyNonFastForwards", "true")
                 try:
-                    Path(scratch).rename(path)
-                    Path(scratch).mkdir()
+                    made.path.rename(path)
                 except OSError:
                     if not (path / "HEAD").exists():
                         raise
-        return repository
+        return cls(path)
 
     def run(self, *arguments: str, data: bytes | None = None, env: Mapping[str, str] | None = None) -> bytes:
         """Run git and return what it printed; an error carries git's own words."""

@@ -19,8 +19,9 @@ from pipeline.registering.chain import now, sync
 from pipeline.registering.git import Repository
 
 PREFIX = "runs/"
-KEPT = ("params.yaml", "dvc.lock", "data/metrics")
-"""What is committed beyond the code, although ``data/`` is ignored: small, and read by people."""
+KEPT = ("params.yaml", "dvc.lock", "data/metrics", "champions")
+"""What is committed beyond the code, although git ignores some of it: what the night depended on (the champions it had
+to beat are the same blobs until one is replaced) and the figures that people read."""
 
 REPORTS = "reports/gate/"
 """Where the gate's reports are committed: not at their place under ``data/``, which belongs to DVC."""

@@ -55,7 +55,7 @@ def export():
 def gate():
     digest = json.loads(pathlib.Path("data/bundles/functions/manifest.json").read_text())["digest"]
     folder = pathlib.Path("data/gate/functions"); folder.mkdir(parents=True)
-    champion = pathlib.Path("champion.txt").read_text().strip() or None
+    champion = pathlib.Path("champions/functions/digest.txt").read_text().strip() or None
     report = {"outcome": "pass", "reason": "better by 2 %", "digest": digest, "champion_digest": champion, "rules": []}
     (folder / "report.json").write_text(json.dumps(report))
 
@@ -79,7 +79,7 @@ stages:
     foreach: [functions]
     do:
       cmd: python stages.py gate
-      deps: [data/bundles/functions, champion.txt]
+      deps: [data/bundles/functions, champions/functions]
       outs: [data/gate/functions]
 """
 
@@ -98,7 +98,8 @@ def pipeline_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "stages.py").write_text(STAGES)
     (root / "dvc.yaml").write_text(DVC_YAML)
     (root / "params.yaml").write_text("ingest: {step: 7}\ntrain: {seed: 0}\n")
-    (root / "champion.txt").write_text("")
+    (root / "champions" / "functions").mkdir(parents=True)
+    (root / "champions" / "functions" / "digest.txt").write_text("")
     (root / ".gitignore").write_text("/data/\n")
     (root / ".dvc").mkdir()
     (root / ".dvc" / "config").write_text("[core]\n    analytics = false\n")
@@ -127,7 +128,7 @@ class Night:
         )
         params = (clone / "params.yaml").read_text().replace("seed: 0", f"seed: {seed}")
         (clone / "params.yaml").write_text(params)
-        (clone / "champion.txt").write_text(champion or "")
+        (clone / "champions" / "functions" / "digest.txt").write_text(champion or "")
         run(sys.executable, "-m", "dvc", "repro", "--quiet", cwd=clone)
         return clone
 

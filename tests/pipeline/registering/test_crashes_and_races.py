@@ -75,14 +75,14 @@ def die_before_write(number: int) -> None:
             return _original(*arguments)
 
         setattr(owner, name, counted)
-    run = Repository.run
+    spawn = Repository._spawn
 
-    def counted_run(self: Repository, *arguments: str, **options: object) -> bytes:
+    def counted_spawn(self: Repository, arguments: tuple[str, ...], *rest: object) -> object:
         if arguments[0] in WRITING:
             count()
-        return run(self, *arguments, **options)  # type: ignore[arg-type]
+        return spawn(self, arguments, *rest)  # type: ignore[arg-type]
 
-    Repository.run = counted_run  # type: ignore[method-assign, assignment]
+    Repository._spawn = counted_spawn  # type: ignore[method-assign, assignment]
 
 
 def forget_run(name: str) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from pipeline import registry
 from pipeline.errors import RegistryError
-from pipeline.registering import lineage, places, views
+from pipeline.registering import bundles, lineage, places, views
 from pipeline.registering.chain import Chain
+from pipeline.registering.runs import branch_of
 
 
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
@@ -43,6 +47,27 @@ def test_a_policy_is_rebuilt_to_the_same_bytes_without_any_cache(history, tmp_pa
     assert not list((places.dvc_cache()).glob("runs/*")) or (target / ".dvc" / "cache").is_dir()
     with pytest.raises(RegistryError, match="exists"):
         lineage.rebuild(chain, chain.records[0].digest, target, first_stage="ingest", last_stage="export@{problem}")
+
+
+def test_plain_git_and_dvc_bring_back_bundles_and_nights_without_our_code(history, tmp_path) -> None:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+    def run(*command: str, folder: Path = tmp_path) -> str:
+        return subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, text=True).stdout
+
+    record = Chain.open().records[2]
+    for branch in ("promotions", branch_of(record.run_id)):
+        clone = tmp_path / branch.replace("/", "-")
+        run("git", "clone", "-q", "-b", branch, str(history / "remotes" / "registry.git"), str(clone))
+        run("dvc", "remote", "add", "--local", "-d", "r", str(history / "remotes" / "dvc"), folder=clone)
+        run("dvc", "pull", "--quiet", folder=clone)
+        if branch == "promotions":
+            pulled = clone / "bundles" / places.bundle(record.digest).name
+            assert bundles.files_sha256(pulled) == record.bundle_sha256
+        else:
+            assert "up to date" in run("dvc", "repro", folder=clone), "the commit holds all that the night depended on"
+            manifest = bundles.read_manifest(clone / "data" / "bundles" / "functions")
+            assert manifest.digest == record.digest
 
 
 def test_an_unknown_or_ambiguous_digest_is_refused_with_the_known_ones(history) -> None:
