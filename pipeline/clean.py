@@ -22,6 +22,7 @@ from pipeline.cleaning.config import CleanConfig
 from pipeline.contracts import raw as raw_contract
 from pipeline.contracts.windows import SCHEMA_VERSION, TABLES, VERSION_KEY
 from pipeline.errors import DataError
+from pipeline.files import write_atomic
 from sched_env.errors import ContractError, run_cli
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def _write(folder: Path, cleaned: CleanedDay) -> None:
         metadata = {VERSION_KEY: str(SCHEMA_VERSION).encode()}
         pq.write_table(table.replace_schema_metadata(metadata), folder / f"{name}.parquet", compression="zstd")
     account = DayAccount(cleaned.accounts, {name: table.num_rows for name, table in cleaned.tables.items()})
-    _replace(folder / _ACCOUNT, msgspec.json.encode(account))
+    write_atomic(folder / _ACCOUNT, msgspec.json.encode(account))
 
 
 def _fastest(earlier: pa.Table, functions: Path) -> pa.Table:
@@ -161,13 +162,6 @@ def _publish(folders: dict[date, Path], out: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _replace(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(content)
-    temporary.replace(path)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the stage from the command line."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.clean", description=__doc__)
@@ -180,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     config = settings.load("clean", CleanConfig, args.params)
     metrics = clean(args.raw, args.out, config, first=args.first, last=args.last)
-    _replace(args.metrics, msgspec.json.format(msgspec.json.encode(metrics), indent=2) + b"\n")
+    write_atomic(args.metrics, msgspec.json.format(msgspec.json.encode(metrics), indent=2) + b"\n")
     lines = [f"{table}: {account}" for table, account in metrics.rows.items()]
     lines.append("windows: " + ", ".join(f"{name} {count:,}" for name, count in metrics.windows.items()))
     sys.stdout.write(f"{metrics.first} to {metrics.last}\n" + "\n".join(lines) + "\n")

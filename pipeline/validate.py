@@ -7,8 +7,6 @@ warnings let it go on and are shown in the gate's report.
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import sys
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -21,6 +19,7 @@ import pyarrow.parquet as pq
 from pipeline import settings
 from pipeline.contracts.windows import SCHEMA_VERSION, TABLES, VERSION_KEY
 from pipeline.errors import DataError
+from pipeline.files import replaced_folder, write_atomic
 from pipeline.validation.config import ValidateConfig
 from pipeline.validation.verdict import Finding, Verdict
 from sched_env.errors import ContractError, run_cli
@@ -86,13 +85,12 @@ def validate(windows: Path, out: Path, config: ValidateConfig, *, until: date | 
         findings=findings,
         request_mix=mixes,
     )
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
-    suites.build_docs(out / "docs")
-    _replace(out / "verdict.json", msgspec.json.format(msgspec.json.encode(verdict), indent=2) + b"\n")
+    with replaced_folder(out) as folder:
+        suites.build_docs(folder / "docs")
+        write_atomic(folder / "verdict.json", msgspec.json.format(msgspec.json.encode(verdict), indent=2) + b"\n")
     known = [day for day in days if mixes[day]]
     if verdict.passed and known:
-        _replace(drift.accepted_file(), msgspec.json.encode(drift.Accepted(known[-1], mixes[known[-1]])))
+        write_atomic(drift.accepted_file(), msgspec.json.encode(drift.Accepted(known[-1], mixes[known[-1]])))
     return verdict
 
 
@@ -110,13 +108,6 @@ def _read(windows: Path, table: str, day: str) -> pd.DataFrame:
 
     frame: pd.DataFrame = concat([pq.ParquetFile(file).read().to_pandas() for file in files], ignore_index=True)
     return frame
-
-
-def _replace(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(content)
-    temporary.replace(path)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -141,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "checks": verdict.checks,
         "drifted": int(verdict.drifted),
     }
-    _replace(args.metrics, msgspec.json.format(msgspec.json.encode(numbers), indent=2) + b"\n")
+    write_atomic(args.metrics, msgspec.json.format(msgspec.json.encode(numbers), indent=2) + b"\n")
     for warning in verdict.warnings:
         sys.stdout.write(f"warning: {warning}\n")
     if not verdict.passed:

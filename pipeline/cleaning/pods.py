@@ -38,13 +38,13 @@ def pod_rows(long: ir.Table, places: ir.Table, config: CleanConfig) -> ir.Table:
     rows = add_missing(rows, KEYS["pod"], config)
     life = ibis.window(group_by=["cluster", "pod"])
     so_far = ibis.window(group_by=["cluster", "pod"], order_by="window", preceding=(None, 0))
-    to_come = ibis.window(group_by=["cluster", "pod"], order_by="window", following=(0, None))
-    # A label lost in one scrape is the one before; a function never changes.
+    # A label lost in some scrapes is the one before (before the first, the first); a function never changes.
+    rows = rows.mutate(known=rows.node.count().over(so_far), function=rows.function.max().over(life))
+    first = ibis.ifelse(rows.known == 1, rows.node, ibis.null("string")).max().over(life)
+    since = ibis.window(group_by=["cluster", "pod", "known"])
     rows = rows.mutate(
-        node=ibis.coalesce(rows.node.last().over(so_far), rows.node.first().over(to_come)),
-        function=rows.function.max().over(life),
-        several=rows.several.fill_null(False),
-    )
+        node=ibis.coalesce(rows.node.max().over(since), first), several=rows.several.fill_null(False)
+    ).drop("known")
     order = ibis.window(group_by=["cluster", "pod"], order_by="window")
     return rows.mutate(moved=rows.several | (rows.node.lag().over(order) != rows.node).fill_null(False)).drop("several")
 

@@ -78,10 +78,11 @@ def intervals(rows: ir.Table, max_interval_us: int) -> ir.Table:
         earlier=unique.value.lag(2).over(order),
         earlier_t=unique.t.lag(2).over(order),
         after=unique.value.lead().over(order),
+        later=unique.value.lead(2).over(order),
     )
-    skip = _jumped(seen.earlier, seen.before, seen.value)
+    skip = _jumped(seen.earlier, seen.before, seen.value, seen.after)
     seen = seen.mutate(
-        rejected=_jumped(seen.before, seen.value, seen.after),
+        rejected=_jumped(seen.before, seen.value, seen.after, seen.later),
         start=ibis.ifelse(skip, seen.earlier, seen.before),
         start_t=ibis.ifelse(skip, seen.earlier_t, seen.before_t),
     )
@@ -99,14 +100,17 @@ def intervals(rows: ir.Table, max_interval_us: int) -> ir.Table:
     )
 
 
-def _jumped(before: ir.FloatingColumn, value: ir.FloatingColumn, after: ir.FloatingColumn) -> ir.BooleanColumn:
+def _jumped(
+    before: ir.FloatingColumn, value: ir.FloatingColumn, after: ir.FloatingColumn, later: ir.FloatingColumn
+) -> ir.BooleanColumn:
     """Tell whether a counter's sample is out of line: lower or higher than both neighbours, which agree.
 
     A real reset drops to near zero (so the next increase exceeds the value); a real burst before a real reset exceeds
-    what comes after it. Neither is taken for a jump.
+    what comes after it. Neither is taken for a jump. Where the counter goes on above a high sample, it is the low one
+    after it that jumped.
     """
     dip = (value < before) & (before <= after) & (after - value < value)
-    spike = (value > after) & (after >= before) & (value - before < after)
+    spike = (value > after) & (after >= before) & (value - before < after) & (value > later.fill_null(0.0))
     return (dip | spike).fill_null(False)
 
 
