@@ -19,6 +19,7 @@ from sched_env import bundle, signatures
 from sched_env.contracts.bundle import SIGNATURE_FILE
 from sched_env.contracts.feature_spec import Problem
 from sched_env.errors import BundleError, ConfigError
+from sched_env.policy_graph import refusing
 
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
 
@@ -58,25 +59,25 @@ def make_token(token_file: Path) -> None:
 def unpack(archive: Path) -> dict[str, bytes]:
     """Take the four files out of an uncompressed tar, into memory; nothing is ever extracted to a path it names."""
     files: dict[str, bytes] = {}
-    try:
-        with tarfile.open(archive, mode="r:") as tar:
-            for member in tar:
-                name = member.name.removeprefix("./")
-                if member.isdir() and name in ("", "."):
-                    continue  # the folder itself, as `tar -C bundle .` writes it
-                if name not in bundle.MAX_FILE_BYTES or member.type not in _PLAIN or name in files:
-                    raise BundleError(
-                        f"archive holds {member.name!r} (type {member.type!r})",
-                        f"each of {', '.join(bundle.MAX_FILE_BYTES)} once, as plain files without a path",
-                    )
-                if member.size > bundle.MAX_FILE_BYTES[name]:
-                    raise BundleError(f"{name} has {member.size} bytes", f"at most {bundle.MAX_FILE_BYTES[name]}")
-                stream = tar.extractfile(member)
-                files[name] = stream.read() if stream else b""
-                if len(files[name]) != member.size:
-                    raise BundleError(f"archive ends inside {name}", f"{member.size} bytes of it")
-    except (tarfile.TarError, OSError, ValueError, EOFError) as error:
-        raise BundleError(f"the body is not a readable tar archive: {error}", "an uncompressed tar") from error
+    with (
+        refusing("the body is not a readable tar archive", "an uncompressed tar"),
+        tarfile.open(archive, mode="r:") as tar,
+    ):
+        for member in tar:
+            name = member.name.removeprefix("./")
+            if member.isdir() and name in ("", "."):
+                continue  # the folder itself, as `tar -C bundle .` writes it
+            if name not in bundle.MAX_FILE_BYTES or member.type not in _PLAIN or name in files:
+                raise BundleError(
+                    f"archive holds {member.name!r} (type {member.type!r})",
+                    f"each of {', '.join(bundle.MAX_FILE_BYTES)} once, as plain files without a path",
+                )
+            if member.size > bundle.MAX_FILE_BYTES[name]:
+                raise BundleError(f"{name} has {member.size} bytes", f"at most {bundle.MAX_FILE_BYTES[name]}")
+            stream = tar.extractfile(member)
+            files[name] = stream.read() if stream else b""
+            if len(files[name]) != member.size:
+                raise BundleError(f"archive ends inside {name}", f"{member.size} bytes of it")
     missing = sorted(set(bundle.MAX_FILE_BYTES) - set(files))
     if missing:
         raise BundleError(f"archive lacks {', '.join(missing)}", ", ".join(bundle.MAX_FILE_BYTES))

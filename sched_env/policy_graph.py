@@ -8,7 +8,8 @@ when first used.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -42,19 +43,25 @@ FloatArray = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
 
 
+@contextmanager
+def refusing(found: str, expected: str = "") -> Iterator[None]:
+    """Turn whatever hostile bytes make a library raise into a refusal: parsers raise far more than they document."""
+    try:
+        yield
+    except BundleError:
+        raise
+    except Exception as error:
+        raise BundleError(f"{found}: {str(error)[:500] or type(error).__name__}", expected) from error
+
+
 def check_graph(policy: bytes, spec: FeatureSpec, opset: int) -> None:
     """Refuse a graph that reaches outside itself, uses other operators, or does not have our inputs and output."""
     import onnx
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-    try:
+    with refusing(f"{POLICY_FILE} is not valid ONNX", "what pipeline.export writes"):
         model = onnx.load_model_from_string(policy)
         _refuse_foreign_parts(model)
         onnx.checker.check_model(model)
-    except (DecodeError, onnx.checker.ValidationError) as error:
-        raise BundleError(
-            f"{POLICY_FILE} is not valid ONNX: {str(error)[:500]}", "what pipeline.export writes"
-        ) from error
     actual = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
     if actual not in OPSETS or actual != opset:
         found = f"{POLICY_FILE} has opset {actual}, its manifest says {opset}"
@@ -141,10 +148,8 @@ def open_session(policy: bytes) -> Any:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     options.log_severity_level = 3
-    try:
+    with refusing(f"onnxruntime cannot load {POLICY_FILE}"):
         return onnxruntime.InferenceSession(policy, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's exceptions share no base below Exception
-        raise BundleError(f"onnxruntime cannot load {POLICY_FILE}: {str(error)[:500]}") from error
 
 
 def scores(

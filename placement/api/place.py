@@ -61,7 +61,7 @@ def decode(body: bytes) -> PlaceRequest:
         asked = _decoder.decode(body)
     except msgspec.ValidationError as error:
         raise PlaceRefusedError(422, f"body: {error}", "a PlaceRequest (see /docs)") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PlaceRefusedError(400, f"body: {error}", "JSON in UTF-8") from error
     if (asked.candidates is None) == (asked.cluster is None):
         found = "neither candidates nor cluster" if asked.candidates is None else "both candidates and cluster"

@@ -8,6 +8,8 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from sched_env import features, heuristics, sample_bundle
@@ -192,11 +194,41 @@ def test_numbers_that_are_none_are_refused(shared_live: Any, state: str) -> None
     assert answer.json()["error"]
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'{"problem": "functions"}', b"null"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"\xff\xfe", b'{"problem": "functions"}', b'{"problem": "\xff"}', b"null"]
+)
 def test_bodies_that_are_no_request_are_refused(shared_live: Any, content: bytes) -> None:
     answer = shared_live.post("/v1/place", content=content)
     assert answer.status_code in (400, 422)
     assert answer.json()["error"].startswith("body")
+
+
+NUMBERS = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False), st.integers(-3, 9), st.sampled_from([0, 1e308, 5e-324])
+)
+STATE = st.dictionaries(st.sampled_from([*features.STATE_FIELDS["functions"], "warm:f"]), NUMBERS)
+FIELDS = st.dictionaries(st.sampled_from([*features.REQUEST_FIELDS["functions"]]), NUMBERS)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    states=st.lists(STATE, min_size=1, max_size=5),
+    fields=st.lists(FIELDS, min_size=1, max_size=3),
+    problem=st.sampled_from(["functions", "vm", "pods", "jobs"]),
+)
+def test_whatever_the_numbers_it_is_answered_or_refused(
+    shared_live: Any, states: list[dict[str, float]], fields: list[dict[str, float]], problem: str
+) -> None:
+    sent = {
+        "problem": problem,
+        "requests": [{"id": f"r{index}", "fields": asked, "function": "f"} for index, asked in enumerate(fields)],
+        "candidates": [{"name": f"n{index}", "state": state} for index, state in enumerate(states)],
+    }
+    answer = shared_live.post("/v1/place", json=sent)
+    if answer.status_code != 422:
+        for placement in decode(answer).placements:
+            assert len(placement.ranked) == min(placement.feasible, 5)
+            assert np.isfinite([entry.score for entry in placement.ranked]).all()
 
 
 def test_a_body_above_the_cap_is_refused(settings: Any, kit: Any) -> None:

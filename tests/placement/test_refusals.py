@@ -12,9 +12,12 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from placement import trial
+from placement import intake, trial
 from sched_env import features, sample_bundle
 from sched_env.errors import BundleError
 
@@ -153,6 +156,24 @@ def test_an_archive_with_anything_but_the_four_files(refused: Refused, workshop:
 def test_a_truncated_archive(refused: Refused, workshop: Any, kit: Any, kept: float) -> None:
     whole = kit.tar(workshop.sample(2))
     refused(whole[: int(len(whole.rstrip(b"\0")) * kept)], "archive")
+
+
+@examples(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(edits=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.binary(max_size=600)), min_size=1, max_size=5))
+def test_whatever_the_archive_unpacking_gives_the_four_files_or_a_refusal(
+    workshop: Any, kit: Any, tmp_path: Path, edits: list[tuple[float, bytes]]
+) -> None:
+    data = kit.tar(workshop.sample(1))
+    for where, written in edits:
+        index = int(where * len(data))
+        data = data[:index] + written + data[index + len(written) :]
+    (tmp_path / "body.tar").write_bytes(data)
+    try:
+        files = intake.unpack(tmp_path / "body.tar")
+    except BundleError:
+        return
+    assert files.keys() == workshop.sample(1).keys()
+    assert list(tmp_path.iterdir()) == [tmp_path / "body.tar"]
 
 
 def test_compressed_archives_and_noise(refused: Refused, workshop: Any, kit: Any) -> None:

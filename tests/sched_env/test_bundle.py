@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -14,6 +15,8 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from sched_env import bundle, features, policy_graph, sample_bundle
@@ -23,9 +26,12 @@ from sched_env.errors import BundleError
 SPEC = features.spec("functions")
 
 
-@pytest.fixture(scope="module")
+GOOD = sample_bundle.build(hidden=8)
+
+
+@pytest.fixture
 def good() -> dict[str, bytes]:
-    return sample_bundle.build(hidden=8)
+    return dict(GOOD)
 
 
 @pytest.fixture
@@ -252,6 +258,25 @@ def test_golden_vectors_never_unpickle() -> None:
     np.savez(buffer, sizes=np.array([1, 2]), candidates_1=np.array([{}], dtype=object))
     with pytest.raises(BundleError, match="cannot be read"):
         bundle.check_golden(buffer.getvalue(), SPEC)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    name=st.sampled_from([POLICY_FILE, GOLDEN_FILE, MANIFEST_FILE]),
+    edits=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.binary(max_size=8), st.integers(0, 8)), min_size=1),
+)
+def test_whatever_the_bytes_the_answer_is_yes_or_a_refusal(name: str, edits: list[tuple[float, bytes, int]]) -> None:
+    data = GOOD[name]
+    for where, added, removed in edits:
+        index = int(where * len(data))
+        data = data[:index] + added + data[index + removed :]
+    with contextlib.suppress(BundleError):
+        if name == POLICY_FILE:
+            policy_graph.check_graph(data, SPEC, sample_bundle.OPSET)
+        elif name == GOLDEN_FILE:
+            bundle.check_golden(data, SPEC)
+        else:
+            bundle.check_manifest(data)
 
 
 def test_a_zip_bomb_is_refused_before_it_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
