@@ -40,15 +40,17 @@ log = logging.getLogger(__name__)
 
 
 class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"first": "from", "last": "to"}):
-    """Days asked for, both included; null leaves that end to the source."""
+    """Days asked for, both ends included; null for both: what the source has."""
 
     first: date | None = None
     last: date | None = None
 
     def days(self) -> list[date]:
-        """List the days; empty when an end is open."""
-        if self.first is None or self.last is None:
+        """List the days; empty when none are asked for."""
+        if self.first is None and self.last is None:
             return []
+        if self.first is None or self.last is None:
+            raise ConfigError(f"data.from is {self.first} and data.to is {self.last}", "two days, or null for both")
         if self.last < self.first:
             raise ConfigError(f"data.from {self.first} is after data.to {self.last}", "from on or before to")
         return [self.first + timedelta(days=n) for n in range((self.last - self.first).days + 1)]

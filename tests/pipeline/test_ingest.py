@@ -192,6 +192,7 @@ def test_a_server_without_our_metrics_is_an_error_that_names_them(tmp_path, monk
         ("data: {}\ningest: {source: sampel}\n", "Invalid enum value 'sampel'"),
         ("data: {}\ningest: {source: prometheus}\n", "ingest.prometheus is missing"),
         ("data: {from: 2026-01-06, to: 2026-01-05}\ningest: {}\n", "data.from 2026-01-06 is after"),
+        ("data: {from: 2026-01-06}\ningest: {}\n", "two days, or null for both"),
         ("data: {form: 2026-01-06}\ningest: {}\n", "unknown field `form`"),
         ("data: {}\ningest: {sample: {days: many}}\n", "days"),
         ("data: {}\ningest: {prices: nowhere.csv}\n", r"nowhere\.csv"),
@@ -234,6 +235,22 @@ def test_the_users_prices_win(tmp_path, monkeypatch):
     )
     assert main(["--params", str(tmp_path / "params.yaml"), "--out", str(tmp_path / "raw")]) == 0
     assert (tmp_path / "raw/prices.csv").read_text() == "instance_type,usd_per_hour\nm5.xlarge,9.0\n"
+
+
+def test_the_truth_of_the_sample_is_written_on_demand(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOADMASTER_VAR", str(tmp_path / "var"))
+    (tmp_path / "params.yaml").write_text("data: {}\ningest: {sample: {nodes: 1, functions: 1, days: 1}}")
+    arguments = ["--params", str(tmp_path / "params.yaml"), "--out", str(tmp_path / "raw")]
+    assert main([*arguments, "--from", "2026-02-02", "--to", "2026-02-02", "--truth", str(tmp_path / "truth")]) == 0
+    assert read_manifest(tmp_path / "raw").first.startswith("2026-02-02")
+    truth = duckdb.sql(f"select count(*), sum(requests) from '{tmp_path}/truth/pods.parquet'").fetchall()
+    assert truth[0][0] > 1000
+    (tmp_path / "log.csv").write_text("time\n2026-02-02T00:00:00Z\n")
+    (tmp_path / "params.yaml").write_text(
+        f"data: {{}}\ningest: {{source: requests, requests: {{paths: [{tmp_path}/log.csv]}}}}"
+    )
+    with pytest.raises(ConfigError, match="--truth with the source requests"):
+        main([*arguments, "--truth", str(tmp_path / "truth")])
 
 
 def test_patience_is_bounded_by_default():
