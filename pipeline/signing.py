@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import base64
-import hashlib
 import json
 import os
 import stat
@@ -25,6 +24,7 @@ from typing import Any
 
 import msgspec
 
+from pipeline import p256
 from pipeline.errors import RegistryError
 from pipeline.files import write_atomic
 from pipeline.settings import var
@@ -93,7 +93,7 @@ def refuse_readable(path: Path) -> None:
 
 def current_key_id() -> str:
     """Id of the key that signs now."""
-    return hashlib.sha256(_public(private_path(), pem=False)).hexdigest()
+    return p256.key_id(private_path())
 
 
 def public_keys() -> dict[str, Path]:
@@ -106,7 +106,7 @@ def sign_bytes(data: bytes) -> bytes:
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    raw = _load_private(private_key()).sign(data, ec.ECDSA(hashes.SHA256()))
+    raw = p256.load_private(private_key()).sign(data, ec.ECDSA(hashes.SHA256()))
     return encode(RecordSignature(key_id=current_key_id(), signature=base64.b64encode(raw).decode()))
 
 
@@ -209,7 +209,7 @@ def _replace_private(path: Path) -> None:
         )
     # Trusted first: a kill in between leaves an unused public key, never a signature that nobody accepts.
     scratch = _next_to(path)
-    create_private(scratch, _new_private_pem(), exclusive=False)
+    create_private(scratch, p256.new_private_pem(), exclusive=False)
     _publish(scratch)
     scratch.replace(path)
 
@@ -217,9 +217,9 @@ def _replace_private(path: Path) -> None:
 def _first_private(path: Path) -> None:
     """Make the first key, trusted before it can sign; what a killed process left half-done is taken up again."""
     scratch = _next_to(path)
-    create_private(scratch, _new_private_pem(), exclusive=True)
+    create_private(scratch, p256.new_private_pem(), exclusive=True)
     _publish(scratch)
-    mine = hashlib.sha256(_public(scratch, pem=False)).hexdigest()
+    mine = p256.key_id(scratch)
     try:
         path.hardlink_to(scratch)
     except FileExistsError:
@@ -234,11 +234,11 @@ def _next_to(path: Path) -> Path:
 
 def _publish(path: Path) -> None:
     """Make sure that the public half is known, also of a key that came by another way (a mounted secret)."""
-    key = hashlib.sha256(_public(path, pem=False)).hexdigest()
+    key = p256.key_id(path)
     if key in signatures.revocations(revoked_file()):
         raise RegistryError(f"{path}: key {key[:12]} is revoked", fix="remove it: a new one is made on first use")
     if key not in public_keys():
-        write_atomic(trusted_folder() / f"{key}.pub", _public(path, pem=True))
+        write_atomic(trusted_folder() / f"{key}.pub", p256.public_pem(path))
 
 
 def _resolve(key: str, known: dict[str, Path]) -> str:
@@ -246,38 +246,6 @@ def _resolve(key: str, known: dict[str, Path]) -> str:
     if len(matches) != 1:
         raise RegistryError(f"{len(matches)} keys begin with {key!r}", ", ".join(one[:12] for one in known) or "a key")
     return matches[0]
-
-
-def _new_private_pem() -> bytes:
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    return ec.generate_private_key(ec.SECP256R1()).private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-
-
-def _load_private(path: Path) -> Any:
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    try:
-        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    except (ValueError, TypeError) as error:
-        raise RegistryError(f"{path}: not a private key ({error})", "PEM, unencrypted, NIST P-256") from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != "secp256r1":
-        raise RegistryError(f"{path}: not a key on NIST P-256", "PEM, unencrypted, NIST P-256")
-    return key
-
-
-def _public(path: Path, *, pem: bool) -> bytes:
-    from cryptography.hazmat.primitives import serialization
-
-    encoding = serialization.Encoding.PEM if pem else serialization.Encoding.DER
-    public: bytes = (
-        _load_private(path).public_key().public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)
-    )
-    return public
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from pipeline import signing
+from pipeline import p256, signing
 from pipeline.errors import RegistryError
 from pipeline.registering.chain import Chain
 from pipeline.registering.verify import verify
@@ -45,7 +45,7 @@ def test_a_mounted_key_is_used_and_never_replaced(home, tmp_path, monkeypatch) -
     monkeypatch.setenv(signing.KEY_ENV, str(mounted))
     with pytest.raises(RegistryError, match="does not exist"):
         signing.private_key()
-    signing.create_private(mounted, signing._new_private_pem(), exclusive=False)
+    signing.create_private(mounted, p256.new_private_pem(), exclusive=False)
     before = mounted.read_bytes()
     signing.sign_bytes(b"x")
     with pytest.raises(RegistryError, match=signing.KEY_ENV):

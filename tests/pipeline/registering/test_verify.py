@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -13,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pipeline import signing
+from pipeline import p256, signing
 from pipeline.contracts.record import PromotionRecord, record_sha256
 from pipeline.errors import RegistryError
 from pipeline.registering import bundles, places
@@ -122,7 +121,7 @@ def flip(path: Path) -> None:
 def other_key(folder: Path) -> Path:
     """A private key that nobody trusts."""
     path = folder / "thief.pem"
-    signing.create_private(path, signing._new_private_pem(), exclusive=False)
+    signing.create_private(path, p256.new_private_pem(), exclusive=False)
     return path
 
 
@@ -169,14 +168,14 @@ def drop_object(attack: Attack, name: str) -> None:
 
 def publish_thief(attack: Attack) -> None:
     key = other_key(attack.root)
-    public = signing._public(key, pem=True)
-    name = hashlib.sha256(signing._public(key, pem=False)).hexdigest()
+    public = p256.public_pem(key)
+    name = p256.key_id(key)
     attack.add_commit({f"keys/{name}.pub": public})
 
 
 def swap_trusted(attack: Attack) -> None:
     path = next(signing.trusted_folder().glob("*.pub"))
-    path.write_bytes(signing._public(other_key(attack.root), pem=True))
+    path.write_bytes(p256.public_pem(other_key(attack.root)))
 
 
 def swap_pointer(attack: Attack) -> None:
