@@ -32,6 +32,7 @@ def main() -> int:
         log_level=arguments.log_level,
         access_log=False,  # a decision has its own log; an access line for each would double the work
         timeout_graceful_shutdown=10,
+        timeout_keep_alive=75,  # a scheduler asks in bursts; a connection closed under its hands is a failed call
         server_header=False,
     )
     # What is loaded by now stays: without it in every full collection, and with fewer of those, a body of 5,000

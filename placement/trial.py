@@ -6,6 +6,7 @@ memory, CPU time and files, without the parent's environment, and says in one li
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -57,7 +58,8 @@ def main() -> int:
         (resource.RLIMIT_NOFILE, 256),
     ):
         hard = resource.getrlimit(kind)[1]
-        resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+        with contextlib.suppress(ValueError, OSError):  # macOS knows no limit on address space
+            resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
     files = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=dict[str, bytes])
     from placement.policy import open_policy
     from sched_env import bundle

@@ -141,6 +141,18 @@ class Process:
         self.process.wait()
 
 
+def test_told_to_stop_it_writes_its_log_and_lets_the_store_go(settings: Any, kit: Any, tmp_path: Path) -> None:
+    service = Process(settings, tmp_path)
+    with httpx.Client(base_url=service.address, timeout=60) as client:
+        for _ in range(20):
+            assert kit.place(client).status_code == 200
+    service.process.terminate()
+    assert service.process.wait(timeout=30) in (0, -signal.SIGTERM)  # uvicorn ends by the signal it was sent
+    assert len((settings.log_dir / "decisions.jsonl").read_text().splitlines()) == 20
+    with kit.running(settings) as client:
+        assert client.get("/healthz").status_code == 200
+
+
 @pytest.mark.parametrize("delay_s", [0.3, 1.0])
 def test_killed_during_a_push_it_comes_back_with_the_old_or_the_new(
     settings: Any, kit: Any, workshop: Any, tmp_path: Path, delay_s: float
