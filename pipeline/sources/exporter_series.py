@@ -54,7 +54,7 @@ class Catalogue:
         if number is None:
             number = self._heads[head] = len(self._targets)
             name, _, text = head.partition("{")
-            self._targets.append(self._resolve(name.strip(), _labels(text.strip()[:-1], path), number))
+            self._targets.append(self._resolve(name.strip(), read_labels(text.strip()[:-1], path), number))
         return number
 
     def _resolve(self, name: str, labels: dict[str, str], number: int) -> list[_Target]:
@@ -84,19 +84,40 @@ class Catalogue:
         """Count the lines that nothing is made of, by metric."""
         found: dict[str, int] = defaultdict(int)
         for number, name in self._unknown.items():
-            found[f"lines of {name}, which is not in the map"] += counts.get(number, 0)
+            found[f"lines of {name} that no entry of the map takes"] += counts.get(number, 0)
         return dict(found)
 
-    def table(self, series: NDArray[np.int32], time_us: NDArray[np.int64], value: NDArray[np.float64]) -> pa.Table:
-        """Make the canonical rows of one day."""
-        row, sign, scraped = self._spread(series)
+    def tables(
+        self, series: NDArray[np.int32], time_us: NDArray[np.int64], value: NDArray[np.float64]
+    ) -> Iterator[pa.Table]:
+        """Make the canonical rows of one day, one metric after another: memory holds the day and one metric of it."""
+        by_metric: dict[object, list[list[_Target]]] = {
+            key[1]: [[] for _ in self._targets] for key in sorted(self._rows, key=str)
+        }
+        metric_of = [key[1] for key in self._rows]
+        for number, targets in enumerate(self._targets):
+            for target in targets:
+                by_metric[metric_of[target.row]][number].append(target)
+        for targets_of in by_metric.values():
+            concerned = np.array([bool(targets) for targets in targets_of])[series]
+            if concerned.any():
+                yield self._table(targets_of, series[concerned], time_us[concerned], value[concerned])
+
+    def _table(
+        self,
+        targets_of: list[list[_Target]],
+        series: NDArray[np.int32],
+        time_us: NDArray[np.int64],
+        value: NDArray[np.float64],
+    ) -> pa.Table:
+        row, sign, scraped = _spread(targets_of, series)
         time_us, value = time_us[scraped], value[scraped]
         mapped = np.array([entry is not None for entry in self._entry_of])[row]
         parts = [(row[~mapped], time_us[~mapped], value[~mapped])]
         pick = np.flatnonzero(mapped)
         parts.append(self._combined(row[pick], sign[pick], series[scraped][pick], time_us[pick], value[pick]))
         row, time_us, value = (np.concatenate(found) for found in zip(*parts, strict=True))
-        keys = list(zip(*self._rows, strict=True)) if self._rows else [()] * len(SAMPLES.names[1:-1])
+        keys = list(zip(*self._rows, strict=True))
         columns = [times(time_us)]
         for texts in keys[:-1]:
             names = sorted({text for text in texts if text is not None})
@@ -106,18 +127,6 @@ class Catalogue:
         le = np.array([np.nan if bound is None else bound for bound in keys[-1]], dtype=np.float64)[row]
         columns += [pa.array(le, mask=np.isnan(le)), pa.array(value)]
         return pa.table(columns, names=SAMPLES.names)
-
-    def _spread(self, series: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
-        """Repeat every sample for each canonical series it adds to."""
-        width = np.array([len(targets) for targets in self._targets])
-        start = np.cumsum(width) - width
-        flat = [target for targets in self._targets for target in targets]
-        scraped = np.repeat(np.arange(len(series)), width[series])
-        nth = np.arange(len(scraped)) - np.repeat(np.cumsum(width[series]) - width[series], width[series])
-        at = start[series[scraped]] + nth
-        row = np.array([target.row for target in flat], dtype=np.int64)
-        sign = np.array([target.sign for target in flat], dtype=np.float64)
-        return row[at], sign[at], scraped
 
     def _combined(
         self,
@@ -145,6 +154,21 @@ class Catalogue:
         differs = np.array([entry is not None and bool(entry.minus) for entry in entries])[which]
         whole = ~differs | (np.minimum.reduceat(sign, begins) < np.maximum.reduceat(sign, begins))
         return which[whole], time_us[begins][whole], result[whole]
+
+
+def _spread(
+    targets_of: list[list[_Target]], series: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+    """Repeat every sample for each canonical series it adds to: (row, sign, which sample)."""
+    width = np.array([len(targets) for targets in targets_of])
+    start = np.cumsum(width) - width
+    flat = [target for targets in targets_of for target in targets]
+    scraped = np.repeat(np.arange(len(series)), width[series])
+    nth = np.arange(len(scraped)) - np.repeat(np.cumsum(width[series]) - width[series], width[series])
+    at = start[series[scraped]] + nth
+    row = np.array([target.row for target in flat], dtype=np.int64)
+    sign = np.array([target.sign for target in flat], dtype=np.float64)
+    return row[at], sign[at], scraped
 
 
 class Spool:
@@ -192,7 +216,8 @@ class Spool:
             yield series, time_us, value
 
 
-def _labels(text: str, path: Path) -> dict[str, str]:
+def read_labels(text: str, path: Path) -> dict[str, str]:
+    """Read what is between the braces."""
     labels, position = {}, 0
     while position < len(text):
         found = _LABEL.match(text, position)

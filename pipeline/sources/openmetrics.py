@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -72,16 +73,17 @@ class OpenMetricsSource(FileSource):
             spool.flush()
             tally.skipped.update(catalogue.unknown_lines(spool.counts))
             for day in spool.days():
-                table = catalogue.table(*day)
-                if table.num_rows:
+                for table in catalogue.tables(*day):
                     yield "samples", table
 
     def _lines(self, path: Path) -> Iterator[tuple[str, int, float]]:
         """Yield (name with labels, microseconds, value) of each line that is a sample."""
         unit, ended = self._config.time_unit_s * 1e6, False
         number = 0
+        # Only a line feed ends a line: a carriage return may be part of a label.
+        form: dict[str, Any] = {"mode": "rt", "encoding": "utf-8", "newline": "\n"}
         try:
-            with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+            with gzip.open(path, **form) if path.suffix == ".gz" else path.open(**form) as file:
                 for number, line in enumerate(file, start=1):
                     if ended and line.strip():
                         raise SourceError(f"{path}, line {number}: text after # EOF", "the end of the file")
@@ -89,7 +91,7 @@ class OpenMetricsSource(FileSource):
                         ended = line.strip() == "# EOF"
                         continue
                     try:
-                        head, value, time = _cut(line)
+                        head, value, time = cut(line)
                         yield head, plausible_us(float(time) * unit), float(value)
                     except ValueError as error:
                         raise SourceError(
@@ -105,7 +107,7 @@ class OpenMetricsSource(FileSource):
             )
 
 
-def _cut(line: str) -> tuple[str, str, str]:
+def cut(line: str) -> tuple[str, str, str]:
     """Split a line into name with labels, value and time; the quick way for plain lines, the careful one else."""
     if " # " not in line and "\\" not in line:
         parts = line.rsplit(None, 2)

@@ -1,15 +1,19 @@
 import gzip
 from datetime import date
+from pathlib import Path
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.contracts.raw import REQUESTS
 from pipeline.ingest import IngestConfig, Range, ingest
-from pipeline.sources.openmetrics import OpenMetricsConfig
+from pipeline.sources.exporter_series import read_labels
+from pipeline.sources.openmetrics import OpenMetricsConfig, cut
 from pipeline.sources.parquet import ParquetConfig
 from pipeline.sources.request_log import RequestLogConfig
 from pipeline.sources.sample import SampleConfig
@@ -173,8 +177,8 @@ go_goroutines 5 100
         ("node_cpu_seconds", "n1", None, None, 115.0, 7.0),
         ("node_mem_used_bytes", "n1", None, None, 100.0, 10.0),
     ]
-    assert manifest.skipped["lines of go_goroutines, which is not in the map"] == 1
-    assert manifest.skipped["lines of node_cpu_seconds_total, which is not in the map"] == 1
+    assert manifest.skipped["lines of go_goroutines that no entry of the map takes"] == 1
+    assert manifest.skipped["lines of node_cpu_seconds_total that no entry of the map takes"] == 1
 
 
 @pytest.mark.parametrize(
@@ -256,3 +260,13 @@ def test_a_file_that_is_no_parquet_is_named(tmp_path):
         ingest(IngestConfig("parquet", parquet=config), ALL, tmp_path / "raw")
     with pytest.raises(LoadmasterError, match="smaples"):
         ParquetConfig({"smaples": []})
+
+
+@given(st.dictionaries(st.sampled_from(["node", "pod", "function", "detail"]), st.text(min_size=1), min_size=1))
+def test_any_label_survives_openmetrics(labels):
+    labels = {name: "".join(text.splitlines()) + "x" for name, text in labels.items()}
+    escaped = {name: text.replace("\\", "\\\\").replace('"', '\\"') for name, text in labels.items()}
+    line = "node_ready{" + ",".join(f'{name}="{text}"' for name, text in escaped.items()) + "} 1 100\n"
+    head, value, time = cut(line)
+    assert (value, time) == ("1", "100")
+    assert read_labels(head.partition("{")[2][:-1], Path("x")) == labels
