@@ -14,6 +14,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeVar
 
+import numpy as np
+
 _njit: Any = None
 try:
     from numba import njit as _njit
@@ -85,6 +87,6 @@ def _stamp(function: Any, seen: set[str]) -> tuple[Any, ...]:
         if inner is not None and inner.__qualname__ + inner.__module__ not in seen:
             seen.add(inner.__qualname__ + inner.__module__)
             parts.append(_stamp(inner, seen))
-        elif isinstance(value, int | float | str):
+        elif isinstance(value, int | float | str | np.generic):
             parts.append((name, value))
     return tuple(parts)

@@ -147,6 +147,11 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
         )
         self.action_space = batch_space(self.single_action_space, B)
         self.observation_space = batch_space(self.single_observation_space, B)
+        self._final: Arrays = {
+            "candidates": self.buffers.final_candidates,
+            "request": self.buffers.final_request,
+            "mask": self.buffers.final_mask,
+        }
         self._expose(candidates)
 
     def _reset(self, starts: NDArray[np.int64]) -> None:
@@ -178,11 +183,6 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
             "candidates": b.candidates[:, :width],
             "request": b.request,
             "mask": b.mask[:, :width],
-        }
-        self._final: Arrays = {
-            "candidates": b.final_candidates[:, :width],
-            "request": b.final_request,
-            "mask": b.final_mask[:, :width],
         }
 
     def reset(
@@ -238,7 +238,10 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
         return {name: array.copy() for name, array in self._observation.items()} if self.copy else self._observation
 
     def _ending(self) -> dict[str, Any]:
-        """Describe the episodes that ended in this step; rows are valid where ``_final_obs`` and ``_episode`` are."""
+        """Describe the episodes that ended in this step; rows are valid where ``_final_obs`` and ``_episode`` are.
+
+        A final observation always has all C candidates: its episode may have had more than any that goes on.
+        """
         b = self.buffers
         over = b.terminated | b.truncated
         episode: Arrays = {name: b.metrics[:, k] for k, name in enumerate(self.METRICS)}

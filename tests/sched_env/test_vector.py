@@ -96,7 +96,8 @@ def test_an_episode_restarts_in_the_step_that_ends_it(scenario, keys):
                 assert infos["episode"]["placed"][b] <= infos["episode"]["requests"][b]
                 assert 0.0 <= infos["episode"]["sla_violation_rate"][b] <= 1.0
                 assert infos["episode"]["cost_usd"][b] >= 0.0
-                assert infos["final_obs"]["candidates"][b].shape == seen["candidates"][b].shape
+                last = infos["final_obs"]["candidates"][b]
+                assert last.shape == env.single_observation_space["candidates"].shape
             returns[over] = 0.0
         assert seen["mask"].any(axis=1).all()
     assert ended >= 4
@@ -173,3 +174,13 @@ def test_wrong_shapes_are_named(call, message):
 
 def test_the_module_holds_no_problem_of_its_own():
     assert "sched_env.vm" not in Path(vector.__file__).read_text()
+
+
+def test_a_final_observation_keeps_servers_that_the_next_episode_has_not():
+    env = make_vec("vm/expanding", 1, servers=1, max_servers=3, horizon=60, expand_threshold=0.0)
+    env.reset(seed=0)
+    infos = {}
+    while not infos:
+        seen, *_, infos = env.step(env.buffers.mask.argmax(axis=1))
+    assert seen["mask"].shape == (1, 2)
+    assert infos["final_obs"]["candidates"][0, :, 4].tolist() == [40.0] * 6  # capacity of all three servers
