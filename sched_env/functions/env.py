@@ -46,6 +46,8 @@ InvalidAction = Literal["terminate", "penalise", "raise"]
 INVALID_ACTIONS: tuple[InvalidAction, ...] = ("terminate", "penalise", "raise")
 LARGEST = 1e6
 """Bound of quantities that have none of their own (requests, io, relative response time)."""
+GIVE_UP_AFTER = 3
+"""With ``penalise``: so many refusals in a row, and the instance is rejected."""
 MOST_REQUESTS = int(np.iinfo(np.int32).max)
 
 
@@ -58,7 +60,8 @@ class ServerlessSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         scenario: ``functions/serverless``, ``functions/tutorial``, or a YAML file.
         trace: A (FunctionTrace, NodeTable) pair, a FunctionTrace alone, or a path; generated when left out.
         invalid_action: What an infeasible node does: ``terminate`` ends the episode, ``penalise`` goes on with the
-            same instance, ``raise`` raises. The state is unchanged in every case, and ``info["invalid"]`` is true.
+            same instance (which is rejected after three refusals in a row), ``raise`` raises. The action changes
+            nothing in any case, and ``info["invalid"]`` is true.
         invalid_penalty: Reward of an infeasible action, for the first two.
         render_mode: ``ansi`` or ``rgb_array``.
         overrides: Scenario keys to replace: ``beta``, ``horizon``, ``reward``, …
@@ -96,7 +99,8 @@ class ServerlessSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         self._core = ServerlessVectorEnv(self.scenario, 1, functions, nodes)
         self._whole_trace = False
         self._next: FunctionTrace | None = None
-        self._seeded, self._running, self._invalid = False, False, 0
+        self._seeded, self._running = False, False
+        self._invalid = self._refused = 0
         self._actions = np.zeros(1, np.int64)
         self.num_nodes, self.num_functions = len(nodes), len(functions.function_names)
         self.action_space = spaces.Discrete(self.num_nodes)
@@ -132,7 +136,8 @@ class ServerlessSchedulingEnv(gymnasium.Env[Observation, np.int64]):
             self._next, self._whole_trace = None, True
         if seed is None and not self._seeded:
             seed = int(self.np_random.integers(2**31))
-        self._seeded, self._running, self._invalid = True, True, 0
+        self._seeded, self._running = True, True
+        self._invalid = self._refused = 0
         start = (options or {}).get("start", 0 if self._whole_trace else -1)
         core.reset(seed=seed, options={"starts": [start]})
         return self._observe(), self._info()
@@ -146,6 +151,7 @@ class ServerlessSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         finished = core.advance(self._actions, kernels.HOLD)
         if finished < 0:
             return self._refuse(int(action))
+        self._refused = 0
         observation, info = self._observe(), self._info()
         truncated = bool(core.buffers.truncated[0])
         if truncated:
@@ -161,12 +167,20 @@ class ServerlessSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         observation, info = self._observe(), self._info()
         info["invalid"] = True
         self._invalid += 1
-        # A deterministic policy would repeat itself for ever: as many refusals as an episode has arrivals are enough.
-        truncated = self._invalid >= (self._core.rules.horizon or len(self._core.trace))
-        terminated = self.invalid_action == "terminate"
-        if terminated or truncated:
+        self._refused += 1
+        if self.invalid_action == "terminate":
             info.update(self._close("invalid"))
-        return observation, self.invalid_penalty, terminated, truncated and not terminated, info
+            return observation, self.invalid_penalty, True, False, info
+        truncated = False
+        if self._refused >= GIVE_UP_AFTER:
+            # A deterministic policy that sees the same would do the same for ever.
+            core = self._core
+            truncated = int(kernels.give_up(core.cluster, core.rules, core.state, core.buffers, 0)) != kernels.RUNNING
+            self._refused = 0
+            observation, info = self._observe(), {**self._info(), "invalid": True}
+            if truncated:
+                info.update(self._close(ENDED[core.buffers.ended[0]]))
+        return observation, self.invalid_penalty, False, truncated, info
 
     def _close(self, ended: str) -> dict[str, Any]:
         """Close the episode's accounts: all instances finish, and the metric sheet is complete."""

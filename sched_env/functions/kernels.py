@@ -429,30 +429,38 @@ def observe(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) 
 
 
 @inline
+def reject(cluster: Cluster, state: State, b: int) -> None:
+    """Turn the present instance away: none of its calls is answered in time."""
+    row = state.cursor[b, ROW]
+    state.last[b, LAST_REJECTED] += 1.0
+    state.totals[b, REJECTED] += 1.0
+    state.totals[b, CALLS] += cluster.tasks[row, REQUESTS]
+    state.totals[b, LATE] += cluster.tasks[row, REQUESTS]
+    state.cursor[b, ROW] = row + 1
+
+
+@inline
 def advance(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) -> int:
     """Go to the next arrival that fits somewhere, rejecting those that do not; return how the episode stands."""
     tasks, start = cluster.tasks, out.start[b]
     while True:
         row = state.cursor[b, ROW]
-        if row >= tasks.shape[0]:
-            # There is no next arrival to show: show how the last one would meet the cluster now.
-            state.cursor[b, ROW] = row - 1
-            observe(cluster, rules, state, out, b)
-            return END_OF_TRACE
+        exhausted = row >= tasks.shape[0]
+        if exhausted:  # there is no next arrival to show: show how the last one would meet the cluster now
+            row = tasks.shape[0] - 1
+            state.cursor[b, ROW] = row
         now = tasks[row, ARRIVAL]
         while state.cursor[b, LEAVING] > 0 and state.leaving[b, 0, TIME] <= now:
             leave(cluster, rules, state, b)
         count = observe(cluster, rules, state, out, b)
+        if exhausted:
+            return END_OF_TRACE
         over = rules.horizon > 0 and row - start >= rules.horizon
         if over or (rules.episode_s > 0.0 and now - tasks[start, ARRIVAL] >= rules.episode_s):
             return HORIZON
         if count > 0:
             return RUNNING
-        state.last[b, LAST_REJECTED] += 1.0
-        state.totals[b, REJECTED] += 1.0
-        state.totals[b, CALLS] += tasks[row, REQUESTS]
-        state.totals[b, LATE] += tasks[row, REQUESTS]
-        state.cursor[b, ROW] = row + 1
+        reject(cluster, state, b)
 
 
 @inline
@@ -569,6 +577,17 @@ def step_all(cluster: Cluster, rules: Rules, state: State, out: Buffers, actions
             begin(cluster, rules, state, out, b, -1, seed)
             state.last[b, LAST_REJECTED] = rejected
     return finished
+
+
+@lean_kernel
+def give_up(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) -> int:
+    """Turn the present instance of an environment away and go on; returns how the episode stands."""
+    state.last[b, LAST_REJECTED] = 0.0
+    reject(cluster, state, b)
+    ended = advance(cluster, rules, state, out, b)
+    out.truncated[b] = ended != RUNNING
+    out.ended[b] = ended
+    return ended
 
 
 @lean_kernel

@@ -230,10 +230,26 @@ class TestInvalidActions:
         *_, info = env.step(1)
         assert not info["invalid"]
 
-    def test_a_policy_that_only_errs_does_not_go_on_for_ever(self, full):
+    def test_after_three_refusals_in_a_row_the_instance_is_rejected_and_time_goes_on(self, full):
+        # A deterministic policy would err for ever.
         env = full(invalid_action="penalise")
-        endings = [env.step(0)[3] for _ in range(3)]
-        assert endings == [False, False, True]
+        before = env._observe()
+        assert same(env.step(0)[0], before)
+        assert same(env.step(0)[0], before)
+        observation, reward, terminated, truncated, info = env.step(0)
+        assert observation["current_function_request"][0] == 1.0, "the third task"
+        assert (reward, terminated, truncated, info["invalid"], info["rejected"]) == (-10.0, False, False, True, 1)
+        *_, truncated, info = env.step(1)
+        assert truncated
+        assert (info["metrics"]["placed"], info["metrics"]["rejected"], info["metrics"]["infeasible"]) == (2, 1, 3)
+        assert info["metrics"]["sla_violation_rate"] >= 1 / 3
+
+    def test_giving_up_the_last_instance_ends_the_episode(self):
+        env = ServerlessSchedulingEnv(2, invalid_action="penalise")
+        env.set_dataset([{**TASK, "cpu_request": 8.0}, TASK])
+        env.reset()
+        env.step(0)
+        assert [env.step(0)[3] for _ in range(3)] == [False, False, True]
 
     def test_raise_raises_and_the_episode_can_go_on(self, full):
         env = full(invalid_action="raise")
