@@ -88,7 +88,9 @@ def test_what_ifs_leave_the_state_untouched(jobs, network, workload):
     rule = heuristics.batch("easy_backfill", env)
     env.reset(options={"starts": [0], "park": True})
     for _ in range(4):
-        before = {name: getattr(env.state, name).tobytes() for name in env.state._fields if name not in {"draft", "ends"}}
+        before = {
+            name: getattr(env.state, name).tobytes() for name in env.state._fields if name not in {"draft", "ends"}
+        }
         raw_fields(env)
         action = rule(np.empty((1, 2)))
         assert {name: getattr(env.state, name).tobytes() for name in before} == before
@@ -202,7 +204,7 @@ def test_the_horizon_truncates(jobs, network, workload):
     env = make_vec("jobs/cpn", 1, trace=workload(trace, network([("fast", 16.0)])), horizon=4, copy=True)
     env.reset(options={"starts": [0], "park": True})
     for step in range(4):
-        obs, _, terminated, truncated, infos = env.step([0])
+        _, _, terminated, truncated, infos = env.step([0])
         assert not terminated[0]
         assert truncated[0] == (step == 3)
     assert infos["final_obs"]["mask"][0, 0]
