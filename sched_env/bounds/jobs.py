@@ -1,0 +1,269 @@
+"""Bounds of ``jobs``: makespan and mean completion that no schedule can beat, and optima of small exclusive ones.
+
+The lower bounds relax the problem in two ways. A *fluid*: in every instant a card works on some set of models that
+fits it, at the speeds of that set; any mix of sets is allowed. Its linear program gives each epoch of a model a price
+u_k such that no card of type t can work off more than v_t a second and all cards together not more than 1. With job
+sizes epochs x u_k, every schedule is then a schedule of one machine of speed 1, on which shortest-remaining-first ends
+the k-th job at least as early as any other schedule, for every k (Schrage 1968). And a *lone job*: nobody ends before
+its transfer and its run alone on its best card. The k-th end is late by both, so by the later of the two.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from sched_env.errors import ConfigError
+from sched_env.jobs.runtime import RuntimeModel
+from sched_env.jobs.scenario import CpnScenario
+from sched_env.jobs.state import ARRIVAL, BEST, DATA, EPOCHS, MODEL, ORIGIN, POSSIBLE, SHAPE, Cards, Queue
+from sched_env.jobs.state import cards_of as prepare_cards
+from sched_env.jobs.state import queue_of as prepare_queue
+from sched_env.jobs.vector import Workload
+from sched_env.traces.tables_jobs import Floats, Indices, RuntimeTable
+
+MOST_JOBS, MOST_CARDS = 12, 6
+"""Size up to which :func:`exclusive_optimum` is solved exactly in a moment."""
+
+
+class Bounds(NamedTuple):
+    """What no schedule can beat."""
+
+    makespan_s: float
+    mean_completion_s: float
+
+
+class Problem(NamedTuple):
+    """An episode, made ready."""
+
+    cards: Cards
+    queue: Queue
+    seconds: Floats
+    rows: Indices
+    """Rows of the episode that some card can hold."""
+    jobs: int
+    """Rows of the episode."""
+    max_jobs: int
+    gpu_margin: float
+
+
+def lower(scenario: CpnScenario, workload: Workload, start: int = 0) -> Bounds:
+    """Return lower bounds for the episode that begins at a row, valid for every policy of the scenario.
+
+    Raises:
+        ConfigError: When attempts can fail: a job that is lost leaves early, which no bound on completions survives.
+    """
+    problem = _problem(scenario, workload, start)
+    rows = problem.queue.rows[problem.rows]
+    arrival, lone = rows[:, ARRIVAL], rows[:, ARRIVAL] + rows[:, BEST]
+    links = problem.queue.links[problem.rows]
+    per_gb = problem.cards.seconds_per_gb.min(axis=1)
+    release = arrival + rows[:, DATA] * per_gb[links[:, ORIGIN]]
+    best_sum, best_last = 0.0, 0.0
+    for chosen in _groups(problem, links[:, MODEL]):
+        sizes = rows[:, EPOCHS] * prices(problem, chosen)[links[:, MODEL]]
+        priced = sizes > 0.0
+        fluid = np.sort(shortest_remaining_first(release[priced], sizes[priced]))
+        ends = np.maximum(fluid, np.sort(lone[priced]))
+        best_sum = max(best_sum, float(ends.sum() + lone[~priced].sum()))
+        best_last = max(best_last, float(ends.max(initial=0.0)), float(lone.max()))
+    first = float(problem.queue.rows[start, ARRIVAL])
+    return Bounds(best_last - first, (best_sum - float(arrival.sum())) / problem.jobs)
+
+
+def _problem(scenario: CpnScenario, workload: Workload, start: int) -> Problem:
+    if scenario.failure_rate > 0.0 or scenario.memory_check == "total":
+        raise ConfigError("attempts can fail in this scenario", "failure_rate 0 and memory_check free, for a bound")
+    runtime = workload.runtime
+    table: RuntimeTable = (
+        runtime.table(workload.topology.card_types, workload.jobs.model_names)
+        if isinstance(runtime, RuntimeModel)
+        else runtime
+    )
+    seconds = table.select(workload.topology.card_types, workload.jobs.model_names).seconds
+    cards = prepare_cards(workload.topology)
+    queue = prepare_queue(workload.jobs, cards, seconds, scenario)
+    episode = np.arange(start, min(start + scenario.episode_jobs, len(workload.jobs)), dtype=np.int32)
+    possible = queue.shapes[queue.links[episode, SHAPE], POSSIBLE] > 0.0
+    if not possible.any():
+        raise ConfigError(f"no job from row {start} on fits an empty card", "at least one that does")
+    return Problem(
+        cards,
+        queue,
+        seconds,
+        episode[possible],
+        episode.size,
+        scenario.max_jobs_per_card,
+        scenario.gpu_mem_margin_gib,
+    )
+
+
+def _groups(problem: Problem, models: Indices) -> Iterator[Indices]:
+    """Yield sets of models to price: all of them, and those that only the larger cards can hold.
+
+    Prices of the whole queue can be 0 for models that are not the bottleneck; a group of its own prices them all.
+    """
+    present = np.unique(models)
+    room = problem.cards.mem - problem.gpu_margin
+    holders = (room[None, :] >= _needs(problem, present)[:, None]).sum(axis=1)
+    for count in np.unique(holders)[::-1]:
+        yield present[holders <= count]
+
+
+def _needs(problem: Problem, models: Indices) -> Floats:
+    """Return the least GPU memory that a job of each model needs."""
+    links = problem.queue.links[problem.rows]
+    gpu = problem.queue.shapes[links[:, SHAPE], 0]
+    return np.array([gpu[links[:, MODEL] == model].min() for model in models])
+
+
+def prices(problem: Problem, models: Indices) -> Floats:
+    """Return a price an epoch for each model such that all cards together work off at most 1 a second.
+
+    Models outside the group are free. Any prices are valid once scaled; those of the fluid's linear program, found by
+    the epochs the group has to run, make the bound strongest.
+    """
+    from scipy.optimize import linprog
+
+    rows = problem.queue.rows[problem.rows]
+    links = problem.queue.links[problem.rows]
+    work = np.bincount(links[:, MODEL], rows[:, EPOCHS], minlength=len(problem.seconds))
+    types = np.unique(problem.cards.type)
+    rates, of_type = _rates(problem, models, types)  # [sets, models], [sets]
+    count = np.bincount(problem.cards.type)[types].astype(np.float64)
+    # Variables: seconds of each set, then Z. Work in shares of each model's epochs, so that numbers are near 1.
+    scaled = rates / work[models]
+    capacity = np.zeros((types.size, len(rates) + 1))
+    capacity[of_type, np.arange(len(rates))] = 1.0
+    capacity[:, -1] = -count
+    demand = np.column_stack([-scaled.T, np.zeros(len(models))])
+    aim = np.zeros(len(rates) + 1)
+    aim[-1] = 1.0
+    scale = 1.0 / scaled.max()
+    answer = linprog(
+        aim,
+        A_ub=np.vstack([capacity, demand * scale]),
+        b_ub=np.concatenate([np.zeros(types.size), -np.ones(len(models))]),
+        method="highs",
+    )
+    if answer.x is None:
+        raise RuntimeError(f"the fluid has no solution: {answer.message}")
+    share_price = np.maximum(-answer.ineqlin.marginals[types.size :], 0.0)
+    price = share_price / work[models]
+    # Whatever the solver's tolerance: scaled by the most the cards can really work off, the prices are valid.
+    earned = rates @ price
+    most = np.array([earned[of_type == t].max(initial=0.0) for t in range(types.size)])
+    result = np.zeros(len(problem.seconds))
+    result[models] = price / float(most @ count)
+    return result
+
+
+def _rates(problem: Problem, models: Indices, types: Indices) -> tuple[Floats, Indices]:
+    """Return the epochs a second of each model in every set that fits a type of card, and the set's type."""
+    need = dict(zip(models.tolist(), _needs(problem, models), strict=True))
+    at = {model: column for column, model in enumerate(models.tolist())}
+    rates, of_type = [], []
+    for position, t in enumerate(types):
+        room = problem.cards.mem[problem.cards.type == t].max() - problem.gpu_margin
+        for size in range(1, problem.max_jobs + 1):
+            for chosen in itertools.combinations_with_replacement(models.tolist(), size):
+                # Rounding must not exclude a set that the environment allows.
+                if sum(need[model] for model in chosen) > room + 1e-9:
+                    continue
+                row = np.zeros(len(models))
+                for own, model in enumerate(chosen):
+                    others = [other + 1 for slot, other in enumerate(chosen) if slot != own] + [0, 0]
+                    row[at[model]] += 1.0 / problem.seconds[model, t, others[0], others[1]]
+                rates.append(row)
+                of_type.append(position)
+    return np.array(rates), np.array(of_type, np.int32)
+
+
+def shortest_remaining_first(release: Floats, sizes: Floats) -> Floats:
+    """Return the ends of jobs on one machine of speed 1 that always serves the job with the least work left."""
+    order = np.argsort(release, kind="stable")
+    ends = np.empty(len(sizes))
+    queue: list[tuple[float, int]] = []
+    now, following = 0.0, 0
+    while following < order.size or queue:
+        if not queue:
+            now = max(now, float(release[order[following]]))
+        while following < order.size and release[order[following]] <= now:
+            heapq.heappush(queue, (float(sizes[order[following]]), int(order[following])))
+            following += 1
+        left, job = heapq.heappop(queue)
+        until = float(release[order[following]]) if following < order.size else np.inf
+        if now + left <= until:
+            now += left
+            ends[job] = now
+        else:
+            heapq.heappush(queue, (left - (until - now), job))
+            now = until
+    return ends
+
+
+def exclusive_optimum(scenario: CpnScenario, workload: Workload, start: int = 0) -> Bounds:
+    """Return the least makespan and the least mean completion (not at once) with one job a card, all submitted at once.
+
+    Limits of nodes are left out; where they do not bind, the optimum is exact, otherwise still a lower bound.
+
+    Raises:
+        ConfigError: When the episode is larger than ``MOST_JOBS`` x ``MOST_CARDS``, or jobs come one after another.
+    """
+    problem = _problem(scenario, workload, start)
+    rows, links = problem.queue.rows[problem.rows], problem.queue.links[problem.rows]
+    n, C = len(rows), problem.cards.type.size
+    if n > MOST_JOBS or C > MOST_CARDS:
+        raise ConfigError(f"{n} jobs on {C} cards", f"at most {MOST_JOBS} on {MOST_CARDS}")
+    if np.ptp(rows[:, ARRIVAL]) > 0.0:
+        raise ConfigError("jobs are submitted one after another", "all at once")
+    move = rows[:, DATA, None] * problem.cards.seconds_per_gb[links[:, ORIGIN]][:, problem.cards.node]
+    run = rows[:, EPOCHS, None] * problem.seconds[links[:, MODEL]][:, problem.cards.type, 0, 0]
+    room = problem.cards.mem - problem.gpu_margin >= problem.queue.shapes[links[:, SHAPE], 0][:, None]
+    times = np.where(room, move + run, np.inf)
+    return Bounds(_least_makespan(times), _least_mean_completion(times) * n / problem.jobs)
+
+
+def _least_makespan(times: Floats) -> float:
+    """Solve the assignment of jobs to cards that ends first, as a mixed-integer program."""
+    from scipy.optimize import Bounds as Range
+    from scipy.optimize import LinearConstraint, milp
+
+    n, C = times.shape
+    possible = np.isfinite(times)
+    finite = np.where(possible, times, 0.0)
+    scale = finite.max()
+    each = np.zeros((n, n * C + 1))
+    load = np.zeros((C, n * C + 1))
+    for j in range(n):
+        each[j, j * C : (j + 1) * C] = 1.0
+        load[np.arange(C), j * C + np.arange(C)] = finite[j] / scale
+    load[:, -1] = -1.0
+    aim = np.zeros(n * C + 1)
+    aim[-1] = 1.0
+    answer = milp(
+        aim,
+        constraints=[LinearConstraint(each, 1.0, 1.0), LinearConstraint(load, -np.inf, 0.0)],
+        integrality=np.append(np.ones(n * C), 0.0),
+        bounds=Range(np.zeros(n * C + 1), np.append(possible.ravel().astype(np.float64), np.inf)),
+        options={"mip_rel_gap": 0.0},
+    )
+    if answer.x is None:
+        raise RuntimeError(f"the assignment has no solution: {answer.message}")
+    chosen = answer.x[:-1].reshape(n, C).argmax(axis=1)
+    return float(np.bincount(chosen, finite[np.arange(n), chosen], minlength=C).max())
+
+
+def _least_mean_completion(times: Floats) -> float:
+    """Solve the exclusive mean completion exactly: a job that is k-th from last on a card counts k times."""
+    from scipy.optimize import linear_sum_assignment
+
+    n = len(times)
+    never = float(np.where(np.isfinite(times), times, 0.0).sum()) * n * n + 1.0
+    costs = np.concatenate([np.where(np.isfinite(times), times, never) * (k + 1) for k in range(n)], axis=1)
+    jobs, places = linear_sum_assignment(costs)
+    return float(costs[jobs, places].sum() / n)

@@ -1,0 +1,167 @@
+"""Bounds of jobs are below everything that can be reached, and tight where they should be."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from sched_env import heuristics, scenarios
+from sched_env.bounds import jobs as bounds
+from sched_env.errors import ConfigError
+from sched_env.jobs.runtime import RuntimeModel
+from sched_env.jobs.vector import Workload
+from sched_env.traces import synthetic_jobs
+from sched_env.traces.tables_jobs import JobTrace
+from sched_env.vector import make_vec
+
+MODELS = {"small": (0.1, 0.4, 2.0), "medium": (0.2, 0.8, 6.0), "llm": (5.0, 1.0, 15.0)}
+
+
+def predict(card_type, models):
+    speed = {"RTX4090": 1.0, "P100": 0.5, "A100": 1.1}[card_type]
+    excess = max(sum(MODELS[m][1] for m in models) - 0.6, 0.0) if len(models) > 1 else 0.0
+    return [MODELS[m][0] / speed * (1.0 + excess) for m in models]
+
+
+def instance(seed, jobs, counts, spread_s=0.0):
+    rng = np.random.default_rng(seed)
+    where = synthetic_jobs.topology(counts)
+    model = rng.integers(0, 3, jobs)
+    if "RTX4090" not in counts and "A100" not in counts:
+        model = rng.integers(0, 2, jobs)
+    trace = JobTrace(
+        arrival_s=np.sort(rng.uniform(0.0, spread_s, jobs)) if spread_s else np.zeros(jobs),
+        model=model.astype(np.int32),
+        epochs=np.where(model == 2, rng.integers(5, 40, jobs), rng.integers(100, 1500, jobs)).astype(float),
+        gpu_mem=np.array([list(MODELS.values())[k][2] for k in model]),
+        data_gb=rng.uniform(0.0, 5.0, jobs) * rng.integers(0, 2),
+        origin=rng.integers(0, 3, jobs).astype(np.int32),
+        model_names=tuple(MODELS),
+    )
+    return Workload(trace, where, RuntimeModel(predict).table(where.card_types, tuple(MODELS)))
+
+
+def every_schedule(workload, **settings):
+    """Try every sequence of actions the environment allows; return the least makespan and mean completion."""
+    jobs = len(workload.jobs)
+    env = make_vec("jobs/cpn", 1, trace=workload, episode_jobs=jobs, **settings)
+    best = [np.inf, np.inf]
+
+    def play(prefix):
+        env.reset(options={"starts": [0], "park": True})
+        infos = {}
+        for action in prefix:
+            *_, infos = env.step([action])
+        if not env.buffers.active[0]:
+            best[0] = min(best[0], float(infos["episode"]["makespan_s"][0]))
+            best[1] = min(best[1], float(infos["episode"]["mean_completion_s"][0]))
+            return
+        for action in np.flatnonzero(env.buffers.mask[0].copy()):
+            play([*prefix, int(action)])
+
+    play([])
+    return best
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_schedule_of_a_small_instance_beats_the_bounds(seed):
+    workload = instance(seed, 5, {"RTX4090": 1, "P100": 1, "A100": 1}, spread_s=[0.0, 60.0][seed % 2])
+    scenario = scenarios.load("jobs/cpn", {"episode_jobs": 5})
+    bound = bounds.lower(scenario, workload)
+    makespan, completion = every_schedule(workload)
+    assert bound.makespan_s <= makespan + 1e-6
+    assert bound.mean_completion_s <= completion + 1e-6
+    assert bound.makespan_s > 0.3 * makespan  # and it says something
+    assert bound.mean_completion_s > 0.3 * completion
+
+
+def test_bounds_are_tight_for_one_job_and_for_equal_jobs_on_equal_cards():
+    workload = instance(1, 1, {"RTX4090": 1, "P100": 2})
+    scenario = scenarios.load("jobs/cpn", {"episode_jobs": 1})
+    makespan, completion = every_schedule(workload)
+    assert bounds.lower(scenario, workload) == pytest.approx((makespan, completion))
+    # Four equal jobs that gain nothing from sharing, on two equal cards, one job a card.
+    where = synthetic_jobs.topology({"RTX4090": 2})
+    trace = JobTrace(
+        np.zeros(4), np.full(4, 1, np.int32), np.full(4, 500.0), np.full(4, 6.0), model_names=tuple(MODELS)
+    )
+    workload = Workload(trace, where, RuntimeModel(predict).table(where.card_types, tuple(MODELS)))
+    scenario = scenarios.load("jobs/cpn", {"episode_jobs": 4, "max_jobs_per_card": 1})
+    assert bounds.lower(scenario, workload).makespan_s == pytest.approx(200.0)
+
+
+@pytest.mark.parametrize("name", ["fifo", "min_completion_time", "easy_backfill", "shortest_predicted_first"])
+def test_no_heuristic_beats_the_bounds_on_generated_queues(name):
+    scenario = scenarios.load("jobs/cpn", {"episode_jobs": 60, "load": 4.0, "trace_rows": 1000})
+    env = make_vec(scenario, 4, seed=0)
+    rule = heuristics.batch(name, env)
+    starts = [0, 100, 500, 900]
+    env.reset(options={"starts": starts, "park": True})
+    seen = {}
+    while env.buffers.active.any():
+        *_, infos = env.step(rule())
+        for b in np.flatnonzero(infos.get("_episode", [])):
+            seen[b] = (infos["episode"]["makespan_s"][b], infos["episode"]["mean_completion_s"][b])
+    for b, start in enumerate(starts):
+        bound = bounds.lower(
+            scenario, Workload(env.trace, env.topology, synthetic_jobs.runtime(env.topology.card_types)), start
+        )
+        assert bound.makespan_s <= seen[b][0] + 1e-6
+        assert bound.mean_completion_s <= seen[b][1] + 1e-6
+        assert bound.mean_completion_s > 0.3 * seen[b][1]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_exclusive_optimum_is_that_of_trying_every_assignment(seed):
+    workload = instance(seed, 6, {"RTX4090": 1, "P100": 1, "A100": 1})
+    scenario = scenarios.load("jobs/cpn", {"episode_jobs": 6, "max_jobs_per_card": 1})
+    optimum = bounds.exclusive_optimum(scenario, workload)
+    trace, where, table = workload.jobs, workload.topology, workload.runtime
+    per_gb = where.seconds_per_gb()
+    times = np.array(
+        [
+            [
+                trace.data_gb[j] * per_gb[trace.origin[j], where.card_node[c]]
+                + trace.epochs[j] * table.seconds[trace.model[j], where.card_type[c], 0, 0]
+                if where.card_mem[c] - 1.0 >= trace.gpu_mem[j]
+                else np.inf
+                for c in range(3)
+            ]
+            for j in range(6)
+        ]
+    )
+    makespan, completion = np.inf, np.inf
+    for chosen in itertools.product(range(3), repeat=6):
+        spent = times[np.arange(6), chosen]
+        makespan = min(makespan, max(spent[np.array(chosen) == c].sum() for c in range(3)))
+        total = sum(np.cumsum(np.sort(spent[np.array(chosen) == c])).sum() for c in range(3))
+        completion = min(completion, total / 6)
+    assert optimum.makespan_s == pytest.approx(makespan)
+    assert optimum.mean_completion_s == pytest.approx(completion)
+    assert bounds.lower(scenario, workload).makespan_s <= makespan + 1e-6
+    assert bounds.lower(scenario, workload).mean_completion_s <= completion + 1e-6
+
+
+def test_shortest_remaining_first_equals_a_finely_stepped_machine():
+    rng = np.random.default_rng(0)
+    release, sizes = np.round(rng.uniform(0, 20, 12), 1), np.round(rng.uniform(0.1, 6, 12), 1)
+    ends = bounds.shortest_remaining_first(release, sizes)
+    left, now, expected = sizes.copy(), 0.0, np.zeros(12)
+    while (left > 1e-9).any():
+        ready = np.flatnonzero((release <= now + 1e-9) & (left > 1e-9))
+        if ready.size:
+            job = ready[np.argmin(left[ready])]
+            left[job] -= 0.1
+            expected[job] = now + 0.1
+        now += 0.1
+    np.testing.assert_allclose(np.sort(ends), np.sort(expected), atol=1e-6)
+
+
+def test_bounds_refuse_scenarios_where_jobs_can_be_lost():
+    workload = instance(0, 3, {"RTX4090": 1})
+    with pytest.raises(ConfigError, match="can fail"):
+        bounds.lower(scenarios.load("jobs/cpn", {"failure_rate": 0.1}), workload)
+    with pytest.raises(ConfigError, match="at most 12"):
+        bounds.exclusive_optimum(scenarios.load("jobs/cpn"), instance(0, 13, {"RTX4090": 1}))
