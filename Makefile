@@ -3,6 +3,7 @@ PYTHON ?= python3
 # cpu | auto | cu130: which build of torch to take on a machine with a normal package index; empty: whatever pip would take.
 TORCH_BACKEND ?=
 # uv does not read pip's settings; a local folder of wheels named for pip is handed on.
+export ORT_DISABLE_TELEMETRY := 1
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 # yes: answer the approval through Airflow's REST API as a named user and stop when done.
 APPROVE ?=

@@ -36,7 +36,9 @@ def show_live_policy(settings: LocalSettings, say: Callable[[str], None]) -> Non
                 f"{record.digest if record else 'nothing'}, the registry's live record",
             )
         say(f"\nlive {problem} policy   {policy['digest']}")
-        say(f"registry record        {record.sequence}, approved by {record.approver}: {record.reason}")
+        approved = chain.approved(problem, record.digest)
+        people = f", approved by {approved.approver}: {approved.reason}" if approved else ""
+        say(f"registry               live by record {record.sequence}{people}")
     body = {
         "problem": "functions",
         "candidates": [{"name": name, "state": state} for name, state in NODES.items()],

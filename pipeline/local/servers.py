@@ -120,6 +120,7 @@ def airflow_environment(settings: LocalSettings) -> dict[str, str]:
         # Training uses one thread a process: results do not depend on the number of cores.
         "OMP_NUM_THREADS": "1",
         "NO_PROXY": f"{HOST},localhost",
+        "ORT_DISABLE_TELEMETRY": "1",
     }
 
 
