@@ -15,6 +15,8 @@ class CleanConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     engine: Literal["duckdb", "spark"] = "duckdb"
     """DuckDB holds a day of a few thousand pods on one machine; Spark is for days that do not fit one."""
+    spark_master: str = "local[2]"
+    """Where Spark runs; on a cluster ``var/scratch`` and the data folders must be on storage all its workers see."""
     memory_mb: int = 900
     """What the engine may hold before it spills to disk; Python and Arrow take some 300 MB beside it."""
     threads: int = 2

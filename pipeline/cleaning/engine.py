@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -37,9 +38,11 @@ class Engine:
 
     def __init__(self, config: CleanConfig, scratch: Path) -> None:
         self.kind = config.engine
-        scratch.mkdir(parents=True, exist_ok=True)
-        self.con = _duckdb(config, scratch) if config.engine == "duckdb" else _spark(config, scratch)
-        self._cached: list[Any] = []
+        # Of this process alone: two runs may work side by side.
+        self._scratch = scratch / f"engine-{os.getpid()}"
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        self.con = _duckdb(config, self._scratch) if config.engine == "duckdb" else _spark(config, self._scratch)
+        self._kept: list[str] = []
         self._names = itertools.count()
 
     def __enter__(self) -> Engine:
@@ -50,6 +53,7 @@ class Engine:
     ) -> None:
         self.release()
         self.con.disconnect()
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     def parquet(self, files: Sequence[Path]) -> ir.Table:
         """Read files, without the columns their folders spell."""
@@ -70,22 +74,25 @@ class Engine:
 
     def cache(self, table: ir.Table) -> ir.Table:
         """Compute a table once and keep it until :meth:`release`."""
+        name = f"kept_{next(self._names)}"
+        self._kept.append(name)
         if self.kind == "duckdb":
-            name = f"kept_{next(self._names)}"
-            self._cached.append(name)
             return self.con.create_table(name, table, temp=True)
-        kept = table.cache()
-        self._cached.append(kept)
-        return kept
+        # Spark would plan everything again for every use of a view; files end the plan, and hold what memory cannot.
+        self.con.to_parquet(table, str(self._scratch / name), mode="overwrite")
+        return self.con.read_parquet(str(self._scratch / name))
 
     def release(self) -> None:
         """Drop what was cached."""
-        while self._cached:
-            kept = self._cached.pop()
-            if isinstance(kept, str):
-                self.con.drop_table(kept)
+        if self.kind == "spark":
+            # Parts of a query whose result needed no more of them may still be reading.
+            self.con._session.sparkContext.cancelAllJobs()
+        while self._kept:
+            name = self._kept.pop()
+            if self.kind == "duckdb":
+                self.con.drop_table(name)
             else:
-                kept.release()
+                shutil.rmtree(self._scratch / name, ignore_errors=True)
 
     def arrow(self, table: ir.Table) -> pa.Table:
         """Run a query and fetch its rows."""
@@ -104,6 +111,7 @@ def _duckdb(config: CleanConfig, scratch: Path) -> Any:
 
 def _spark(config: CleanConfig, scratch: Path) -> Any:
     try:
+        from pyspark.errors import PySparkRuntimeError
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise ConfigError(
@@ -111,16 +119,21 @@ def _spark(config: CleanConfig, scratch: Path) -> Any:
         ) from error
     # Spark opens a socket to itself under the machine's name, which need not resolve.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    session = (
-        SparkSession.builder.master(f"local[{config.threads}]")
-        .appName("loadmaster-clean")
-        .config("spark.driver.memory", f"{config.memory_mb}m")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", str(2 * config.threads))
-        .config("spark.local.dir", str(scratch / "spill"))
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.ansi.enabled", "false")
-        .getOrCreate()
-    )
+    builder = SparkSession.builder.appName("loadmaster-clean").master(config.spark_master)
+    options = {
+        "spark.driver.memory": f"{config.memory_mb}m",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "false",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if config.spark_master.startswith("local"):
+        options |= {"spark.local.dir": str(scratch / "spill"), "spark.sql.shuffle.partitions": str(config.threads)}
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    try:
+        session = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        raise ConfigError(f"Spark does not start: {error}", "Java 17", "install it and set JAVA_HOME") from error
     session.sparkContext.setLogLevel("ERROR")
     return ibis.pyspark.connect(session)

@@ -40,7 +40,8 @@ def _rows(frame: pd.DataFrame, columns: list[str], config: ValidateConfig) -> li
 def _pods_have_nodes(day: str, pods: pd.DataFrame, nodes: pd.DataFrame, config: ValidateConfig) -> Iterator[Finding]:
     placed = pods[pods["node"].notna()]
     key = ["window_start", "cluster", "node"]
-    known = placed[key].merge(nodes[key], on=key, how="left", indicator=True)["_merge"].to_numpy() == "both"
+    there = nodes[key].drop_duplicates()
+    known = placed[key].merge(there, on=key, how="left", indicator=True)["_merge"].to_numpy() == "both"
     lost = placed[~known]
     if len(lost):
         message = "the pod's node is not in nodes in that window"
@@ -53,7 +54,8 @@ def _demands_have_pods(
 ) -> Iterator[Finding]:
     key = ["window_start", "cluster", "pod"]
     used = demands[key].drop_duplicates()
-    known = used.merge(pods[key], on=key, how="left", indicator=True)["_merge"].to_numpy() == "both"
+    there = pods[key].drop_duplicates()
+    known = used.merge(there, on=key, how="left", indicator=True)["_merge"].to_numpy() == "both"
     lost = used[~known]
     if len(lost):
         message = "requests were dealt to a pod that is not in pods in that window"
