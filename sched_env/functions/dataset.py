@@ -22,7 +22,7 @@ def read_tasks(tasks: Iterable[Any], functions: int) -> FunctionTrace:
     """Read tasks, mappings or objects with the five known fields (cores, GiB, MB/s, IOPS, count).
 
     Optional fields and their defaults: ``function`` (index or name; task i belongs to function i modulo the number of
-    functions), ``arrival_s`` (a second after the task before), ``duration_s`` (20), ``slo_s`` (twice the uncontended
+    functions), ``arrival_s`` (a second after the task before), ``duration_s`` (5), ``slo_s`` (twice the uncontended
     time, which is duration / requests).
     """
     rows = list(islice(tasks, MOST_TASKS + 1))

@@ -150,14 +150,14 @@ class TestDatasets:
     def test_optional_fields_and_their_defaults(self):
         env = ServerlessSchedulingEnv()
         env.set_dataset(
-            [TASK, {**TASK, "function": "resize", "arrival_s": 50.0, "duration_s": 5.0, "slo_s": 3.0}, TASK]
+            [TASK, {**TASK, "function": "resize", "arrival_s": 50.0, "duration_s": 8.0, "slo_s": 3.0}, TASK]
         )
         env.reset()
         trace = env._core.trace
         assert trace.arrival_s.tolist() == [0.0, 50.0, 51.0]
-        assert trace.duration_s.tolist() == [20.0, 5.0, 20.0]
-        assert trace.response_s.tolist() == [2.0, 0.5, 2.0]
-        assert trace.slo_s.tolist() == [4.0, 3.0, 4.0]
+        assert trace.duration_s.tolist() == [5.0, 8.0, 5.0]
+        assert trace.response_s.tolist() == [0.5, 0.8, 0.5]
+        assert trace.slo_s.tolist() == [1.0, 3.0, 1.0]
         assert trace.function.tolist() == [0, 0, 2]
 
     def test_a_dataset_longer_than_the_scenarios_horizon_is_one_episode(self):
