@@ -111,7 +111,7 @@ def span(windows: Path) -> Span:
 def read(windows: Path, table: str, start: datetime, end: datetime, columns: list[str] | None = None) -> pa.Table:
     """Read the rows of one table whose window lies in ``[start, end)``, in the contract's order."""
     parts = []
-    for file in _files(windows, table, start, end):
+    for file in files_of(windows, table, start, end):
         if pq.read_schema(file).metadata.get(VERSION_KEY) != str(SCHEMA_VERSION).encode():
             raise ContractError(
                 f"{file}: not of window schema {SCHEMA_VERSION}", fix="run python -m pipeline.clean again"
@@ -132,7 +132,8 @@ def _scalar(time: datetime) -> pa.Scalar:
     return pa.scalar(time, pa.timestamp("us", "UTC"))
 
 
-def _files(windows: Path, table: str, start: datetime, end: datetime) -> list[Path]:
+def files_of(windows: Path, table: str, start: datetime, end: datetime) -> list[Path]:
+    """List the files of one table that hold days of a span, in order."""
     low, high = start.date().isoformat(), (end - timedelta(microseconds=1)).date().isoformat()
     folders = (windows / table).glob("date=*")
     picked = [folder for folder in folders if low <= folder.name.removeprefix("date=") <= high]
@@ -176,8 +177,8 @@ def function_trace(
         cluster: One cluster; None takes all, with names spelled ``cluster/name`` when there are several.
     """
     whole = span(windows)
-    files = [file for table in ("pods", "functions") for file in _files(windows, table, start, end)]
-    files += _files(windows, "events", whole.start, whole.end)
+    files = [file for table in ("pods", "functions") for file in files_of(windows, table, start, end)]
+    files += files_of(windows, "events", whole.start, whole.end)
     key = ["functions", start, end, cluster]
     arrays = mapped("function-trace", files, key, lambda: _build_functions(windows, start, end, cluster))
     names = tuple(str(name) for name in arrays.pop("function_names"))
@@ -185,20 +186,22 @@ def function_trace(
     return trace, node_table(windows, start, end, cluster)
 
 
-def _frame(
+def frame_of(
     windows: Path, table: str, start: datetime, end: datetime, cluster: str | None, columns: list[str]
 ) -> pd.DataFrame:
+    """Read columns of one table and span, of one cluster or all, as a data frame."""
     frame: pd.DataFrame = read(windows, table, start, end, ["cluster", *columns]).to_pandas()
     return frame if cluster is None else frame[frame["cluster"] == cluster]
 
 
-def _spelled(frame: pd.DataFrame, column: str, several: bool) -> pd.Series[str]:
+def spelled(frame: pd.DataFrame, column: str, several: bool) -> pd.Series[str]:
+    """Spell names so that they differ between clusters, where there are several."""
     return frame["cluster"] + "/" + frame[column] if several else frame[column]
 
 
 def _build_functions(windows: Path, start: datetime, end: datetime, cluster: str | None) -> Arrays:
     columns = ["entity", "time", "kind", "action", "function", "cpu_cores", "mem_gib"]
-    events = _frame(windows, "events", start, end, cluster, columns)
+    events = frame_of(windows, "events", start, end, cluster, columns)
     events = events[events["kind"] == "pod"]
     created = events[(events["action"] == "create") & events["function"].notna()]
     created = created.sort_values(["time", "cluster", "entity"]).drop_duplicates(["cluster", "entity"])
@@ -210,7 +213,7 @@ def _build_functions(windows: Path, start: datetime, end: datetime, cluster: str
         )
     deleted = events[events["action"] == "delete"].groupby(["cluster", "entity"])["time"].max().rename("deleted")
     used = ["cpu_request_cores", "mem_request_gib", "net_used_mean_mb_s", "disk_used_mean_iops", "requests_handled"]
-    seen = _frame(windows, "pods", start, end, cluster, ["pod", *used]).rename(columns={"pod": "entity"})
+    seen = frame_of(windows, "pods", start, end, cluster, ["pod", *used]).rename(columns={"pod": "entity"})
     pods = seen.groupby(["cluster", "entity"]).agg(
         cpu=("cpu_request_cores", "max"),
         mem=("mem_request_gib", "max"),
@@ -218,7 +221,7 @@ def _build_functions(windows: Path, start: datetime, end: datetime, cluster: str
         disk=("disk_used_mean_iops", "mean"),
         requests=("requests_handled", "sum"),
     )
-    functions = _frame(windows, "functions", start, end, cluster, ["function", "standard_response_s"])
+    functions = frame_of(windows, "functions", start, end, cluster, ["function", "standard_response_s"])
     standard = functions.groupby(["cluster", "function"])["standard_response_s"].min().rename("standard")
     rows = created.join(deleted, on=["cluster", "entity"]).join(pods, on=["cluster", "entity"])
     rows = rows.join(standard, on=["cluster", "function"])
@@ -231,10 +234,10 @@ def _build_functions(windows: Path, start: datetime, end: datetime, cluster: str
     response = rows["standard"].where(rows["standard"] > 0).fillna(rows["duration"] / requests)
     # Numbered over all days there are, so that a function has one number in train, validation and test.
     whole = span(windows)
-    everywhere = _frame(windows, "events", whole.start, whole.end, cluster, ["function"]).dropna()
+    everywhere = frame_of(windows, "events", whole.start, whole.end, cluster, ["function"]).dropna()
     several = everywhere["cluster"].nunique() > 1
-    names = np.unique(_spelled(everywhere, "function", several).to_numpy(str))
-    codes = np.searchsorted(names, _spelled(rows, "function", several).to_numpy(str))
+    names = np.unique(spelled(everywhere, "function", several).to_numpy(str))
+    codes = np.searchsorted(names, spelled(rows, "function", several).to_numpy(str))
     return {
         "arrival_s": (rows["time"] - pd.Timestamp(start)).dt.total_seconds().to_numpy(np.float64),
         "function": codes.astype(np.int32),
@@ -253,7 +256,7 @@ def _build_functions(windows: Path, start: datetime, end: datetime, cluster: str
 def node_table(windows: Path, start: datetime, end: datetime, cluster: str | None = None) -> NodeTable:
     """Load the nodes seen in a span, each as it was last, in order of name."""
     capacities = ["cpu_capacity_cores", "mem_capacity_gib", "net_capacity_mb_s", "disk_capacity_iops"]
-    nodes = _frame(windows, "nodes", start, end, cluster, ["node", *capacities, "price_usd_per_hour"])
+    nodes = frame_of(windows, "nodes", start, end, cluster, ["node", *capacities, "price_usd_per_hour"])
     nodes = nodes.dropna(subset=capacities[:2]).sort_values(["cluster", "node", "window_start"])
     nodes = nodes.drop_duplicates(["cluster", "node"], keep="last")
     if nodes.empty:
@@ -263,7 +266,7 @@ def node_table(windows: Path, start: datetime, end: datetime, cluster: str | Non
             "check that the source reports capacities",
         )
     return NodeTable(
-        names=tuple(_spelled(nodes, "node", nodes["cluster"].nunique() > 1)),
+        names=tuple(spelled(nodes, "node", nodes["cluster"].nunique() > 1)),
         cpu=nodes["cpu_capacity_cores"].to_numpy(np.float64),
         mem=nodes["mem_capacity_gib"].to_numpy(np.float64),
         net=nodes["net_capacity_mb_s"].fillna(DEFAULT_NET_MB_S).to_numpy(np.float64),
@@ -274,13 +277,13 @@ def node_table(windows: Path, start: datetime, end: datetime, cluster: str | Non
 
 def vm_trace(windows: Path, start: datetime, end: datetime, cluster: str | None = None) -> VmTrace:
     """Load creations and deletions of VMs in order of time, deletions first within one moment."""
-    files = _files(windows, "events", start, end)
+    files = files_of(windows, "events", start, end)
     arrays = mapped("vm-trace", files, [start, end, cluster], lambda: _build_vms(windows, start, end, cluster))
     return VmTrace(**arrays)  # type: ignore[arg-type]
 
 
 def _build_vms(windows: Path, start: datetime, end: datetime, cluster: str | None) -> Arrays:
-    events = _frame(
+    events = frame_of(
         windows, "events", start, end, cluster, ["entity", "time", "kind", "action", "cpu_cores", "mem_gib"]
     )
     events = events[events["kind"] == "vm"]

@@ -36,19 +36,23 @@ def rejected(rows: ir.Table, found: ir.Table, *, copies: bool) -> ir.Table:
 def document(table: str, rows: pa.Table) -> pa.Table:
     """Turn raw rows with their rule into rows of the ``quarantine`` table."""
     names = TABLES[table].names
-    seconds = [
-        value // 1_000_000 for value in rows["time"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
-    ]
+    rows = rows.select([*names, "rule"]).cast(pa.schema([*_nullable(table), pa.field("rule", pa.string())]))
+    seconds = [value // 1_000_000 for value in rows["time"].cast(pa.int64()).to_pylist()]
     windows = [(second - second % WINDOW_SECONDS) * 1_000_000 for second in seconds]
     raw = [msgspec.json.encode(_plain(row)).decode() for row in rows.select(names).to_pylist()]
     columns = [
         pa.array(windows, pa.int64()).cast(QUARANTINE.field("window_start").type),
-        rows["cluster"].cast(pa.string()),
+        rows["cluster"],
         pa.array([table] * rows.num_rows, pa.string()),
-        rows["rule"].cast(pa.string()),
+        rows["rule"],
         pa.array(raw, pa.string()),
     ]
     return pa.table(columns, schema=QUARANTINE)
+
+
+def _nullable(table: str) -> list[pa.Field]:
+    """Columns of a raw table as every engine can fill them."""
+    return [field.with_nullable(True) for field in TABLES[table]]
 
 
 def _plain(row: dict[str, object]) -> dict[str, object]:

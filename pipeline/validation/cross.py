@@ -11,7 +11,7 @@ from pipeline.contracts.windows import WINDOW_SECONDS
 from pipeline.validation.config import ValidateConfig
 from pipeline.validation.verdict import Finding, Severity
 
-DAY_CHECKS = 6
+DAY_CHECKS = 7
 RANGE_CHECKS = 3
 _SLACK = 1e-6
 """Relative room for the rounding of sums."""
@@ -23,6 +23,7 @@ def check_day(day: str, tables: dict[str, pd.DataFrame], config: ValidateConfig)
     yield from _pods_have_nodes(day, tables["pods"], tables["nodes"], config)
     yield from _within_capacity(day, tables["pods"], tables["nodes"], config)
     yield from _demands_have_pods(day, tables["demands"], tables["pods"], config)
+    yield from _take_turns(day, tables["events"], config)
     yield from _complete(day, tables, config)
     yield from _no_gaps(day, tables["nodes"], config)
     yield from _little_quarantined(day, tables, config)
@@ -79,6 +80,16 @@ def _within_capacity(day: str, pods: pd.DataFrame, nodes: pd.DataFrame, config: 
             examples = _rows(over, [*key, assigned, capacity], config)
             severity = _share(config, len(over), len(both))
             yield Finding(severity, "pods", f"{assigned}_within_capacity", day, len(over), message, examples)
+
+
+def _take_turns(day: str, events: pd.DataFrame, config: ValidateConfig) -> Iterator[Finding]:
+    key = ["cluster", "kind", "entity"]
+    rows = events.sort_values([*key, "time"])
+    again = (rows[key] == rows[key].shift()).all(axis=1) & (rows["action"] == rows["action"].shift())
+    if again.any():
+        message = "a thing is created or deleted twice without the other in between"
+        examples = _rows(rows[again], [*key, "time", "action"], config)
+        yield Finding("warning", "events", "take_turns", day, int(again.sum()), message, examples)
 
 
 def _complete(day: str, tables: dict[str, pd.DataFrame], config: ValidateConfig) -> Iterator[Finding]:

@@ -59,7 +59,14 @@ def make_day(day: date) -> Tables:
         "mem_gib": 0.5,
         "estimated": False,
     }
-    event = {"entity": "n1-0", "time": starts, "kind": "pod", "action": "create", "node": "n1", "function": "f"}
+    event = {
+        "entity": [f"pod-{n}" for n in range(288)],
+        "time": starts,
+        "kind": "pod",
+        "action": "create",
+        "node": "n1",
+        "function": "f",
+    }
     card = {
         "node": "n1",
         "card": "0",
@@ -191,6 +198,11 @@ class TestBetweenTables:
     def test_requests_dealt_to_a_pod_that_is_not_there(self) -> None:
         found = findings(lambda tables: tables["demands"].__setitem__("pod", "ghost"))
         assert found["demands", "pod_exists"].count == 288
+
+    def test_a_thing_created_twice(self) -> None:
+        found = findings(lambda tables: tables["events"].__setitem__("entity", "phoenix"))
+        assert found["events", "take_turns"].severity == "warning"
+        assert found["events", "take_turns"].count == 287
 
     @pytest.mark.parametrize("column", ["cpu_assigned_cores", "mem_assigned_gib"])
     def test_more_assigned_than_there_is(self, column: str) -> None:

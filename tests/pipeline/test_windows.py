@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pipeline import windows
 from pipeline.contracts.windows import SCHEMA_VERSION, TABLES, VERSION_KEY, WINDOW_SECONDS
 from pipeline.errors import DataError
+from pipeline.pod_windows import PodWindows, pod_windows
 from pipeline.windows import SplitConfig, splits
 from sched_env.errors import ConfigError, ContractError
 
@@ -213,3 +214,33 @@ def test_windows_of_another_version_are_refused(folder: Path) -> None:
     pq.write_table(pq.ParquetFile(path).read().replace_schema_metadata({VERSION_KEY: b"0"}), path)
     with pytest.raises(ContractError, match="not of window schema"):
         windows.read(folder, "pods", START, at(600))
+
+
+class TestPodWindows:
+    @pytest.fixture
+    def loaded(self, folder: Path) -> PodWindows:
+        demand = {"cluster": "c", "duration_s": 2.0, "cpu_cores": 0.5, "mem_gib": 0.25, "estimated": False}
+        write(
+            folder,
+            "demands",
+            [
+                {"window_start": at(300), "pod": "b", "position": 1, "arrival_offset_s": 9.0, **demand},
+                {"window_start": at(300), "pod": "b", "position": 0, "arrival_offset_s": 3.0, **demand},
+                {"window_start": at(0), "pod": "a", "position": 0, "arrival_offset_s": 1.0, **demand},
+                {"window_start": at(0), "pod": "stranger", "position": 0, "arrival_offset_s": 1.0, **demand},
+            ],
+        )
+        return pod_windows(folder, START, at(1500))[0]
+
+    def test_windows_index_pods_and_pods_index_requests(self, loaded: PodWindows) -> None:
+        assert loaded.window_s.tolist() == [0.0, 300.0, 600.0, 900.0, 1200.0]
+        assert loaded.window_rows.tolist() == [0, 2, 5, 8, 9, 10]
+        assert [loaded.pod_names[pod] for pod in loaded.pod[2:5]] == ["a", "b", "c"]
+        assert np.diff(loaded.row_requests).tolist() == [1, 0, 0, 2, 0, 0, 0, 0, 0, 0]
+        assert loaded.arrival_offset_s.tolist() == [1.0, 3.0, 9.0]
+
+    def test_pods_without_a_known_node_have_none(self, loaded: PodWindows) -> None:
+        assert set(loaded.node.tolist()) == {-1}
+
+    def test_arrays_are_mapped(self, loaded: PodWindows) -> None:
+        assert isinstance(loaded.cpu_request, np.memmap)
