@@ -12,7 +12,7 @@ from sched_env.heuristics.vm import FIRST_FIT, NAMES, TYPICAL_REQUESTS
 from sched_env.jit import inline, lean_kernel
 from sched_env.vector import Buffers
 from sched_env.vm.events import CPU, HALVES, MEM, Events
-from sched_env.vm.kernels import Params, State
+from sched_env.vm.state import Params, State
 
 if TYPE_CHECKING:
     from sched_env.heuristics import BatchRule

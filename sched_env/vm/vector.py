@@ -17,8 +17,9 @@ from sched_env.vector import PlacementVectorEnv
 from sched_env.vm import kernels
 from sched_env.vm.events import CPU, HALVES, MEM, Events, compile_events
 from sched_env.vm.scenario import VmScenario
+from sched_env.vm.state import ENV, REWARD_CPU, REWARD_ONE, REWARD_WAIT, Params, State
 
-_REWARDS = {"+1": kernels.REWARD_ONE, "cpu": kernels.REWARD_CPU, "wait": kernels.REWARD_WAIT}
+_REWARDS = {"+1": REWARD_ONE, "cpu": REWARD_CPU, "wait": REWARD_WAIT}
 
 
 class VmVectorEnv(PlacementVectorEnv):
@@ -87,11 +88,11 @@ def make(
     return VmVectorEnv(scenario, load_trace(trace, scenario), num_envs, seed=seed, copy=copy)
 
 
-def _params(scenario: VmScenario, events: Events) -> kernels.Params:
+def _params(scenario: VmScenario, events: Events) -> Params:
     rows = events.next_start.size - 1
     startable = int(np.flatnonzero(events.next_start[:-1] < rows)[-1]) + 1
     stop = min(scenario.start_max or startable, startable)
-    return kernels.Params(
+    return Params(
         half_cpu=float(scenario.half_cpu_cores),
         half_mem=float(scenario.half_mem_gib),
         servers=scenario.servers,
@@ -110,7 +111,7 @@ def _params(scenario: VmScenario, events: Events) -> kernels.Params:
     )
 
 
-def _state(scenario: VmScenario, events: Events, num_envs: int) -> kernels.State:
+def _state(scenario: VmScenario, events: Events, num_envs: int) -> State:
     rows, B, C = events.slot.size, num_envs + 1, 2 * scenario.most_servers
     heap = 0
     if scenario.ending == "wait":
@@ -119,12 +120,12 @@ def _state(scenario: VmScenario, events: Events, num_envs: int) -> kernels.State
         share = np.maximum(created[:, CPU] / scenario.half_cpu_cores, created[:, MEM] / scenario.half_mem_gib)
         heap = min(len(created), int(scenario.most_servers * 2 / (share * created[:, HALVES]).min())) + 1
 
-    return kernels.State(
+    return State(
         cpu=np.zeros((B, C)),
         mem=np.zeros((B, C)),
         vms=np.zeros((B, C), np.int32),
         where=np.zeros((B, int(np.where(events.slot < 0, ~events.slot, events.slot).max()) + 1), np.int32),
-        env=np.zeros(B, kernels.ENV).view(np.recarray),
+        env=np.zeros(B, ENV).view(np.recarray),
         leave_s=np.zeros((B, heap)),
         leave_row=np.zeros((B, heap), np.int32),
         leave_half=np.zeros((B, heap), np.int32),

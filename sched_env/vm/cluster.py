@@ -1,0 +1,189 @@
+"""What happens to one cluster: placements, departures, growth; its feature rows and mask; the walk along the trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sched_env.features import vm as features
+from sched_env.jit import inline
+from sched_env.vector import Buffers
+from sched_env.vm.events import CPU, HALVES, MEM, TIME, Events
+from sched_env.vm.state import NOWHERE, Params, State
+
+candidate_features = inline(features.candidate_features)
+request_features = inline(features.request_features)
+
+
+@inline
+def advance(S: State, b: int, time_s: float) -> None:
+    """Move the clock, adding up the time of servers that hold a VM; a clock never runs backwards."""
+    if time_s > S.env[b].clock:
+        S.env[b].busy_s += S.env[b].occupied * (time_s - S.env[b].clock)
+        S.env[b].clock = time_s
+
+
+@inline
+def _occupy(S: State, b: int, half: int, cpu: float, mem: float) -> None:
+    S.cpu[b, half] -= cpu
+    S.mem[b, half] -= mem
+    S.vms[b, half] += 1
+
+
+@inline
+def place(S: State, P: Params, b: int, half: int, request: NDArray[np.float64]) -> None:
+    """Take what the request needs from the half, or from both halves of its server."""
+    if S.vms[b, half] + S.vms[b, half ^ 1] == 0:
+        S.env[b].occupied += 1
+    _occupy(S, b, half, request[CPU], request[MEM])
+    if request[HALVES] == 2.0:
+        _occupy(S, b, half ^ 1, request[CPU], request[MEM])
+    if P.growing > 0:
+        S.env[b].used_cpu += request[CPU] * request[HALVES]
+        S.env[b].used_mem += request[MEM] * request[HALVES]
+
+
+@inline
+def _vacate(S: State, P: Params, b: int, half: int, cpu: float, mem: float) -> None:
+    S.vms[b, half] -= 1
+    if S.vms[b, half] == 0:  # exactly empty again, whatever rounding the sums of fractions left
+        S.cpu[b, half] = P.half_cpu
+        S.mem[b, half] = P.half_mem
+    else:
+        S.cpu[b, half] += cpu
+        S.mem[b, half] += mem
+
+
+@inline
+def release(S: State, P: Params, b: int, half: int, request: NDArray[np.float64]) -> None:
+    """Give back what a VM held."""
+    _vacate(S, P, b, half, request[CPU], request[MEM])
+    if request[HALVES] == 2.0:
+        _vacate(S, P, b, half ^ 1, request[CPU], request[MEM])
+    if P.growing > 0:
+        S.env[b].used_cpu -= request[CPU] * request[HALVES]
+        S.env[b].used_mem -= request[MEM] * request[HALVES]
+    if S.vms[b, half] + S.vms[b, half ^ 1] == 0:
+        S.env[b].occupied -= 1
+
+
+@inline
+def _grow(S: State, P: Params, b: int) -> Any:
+    """Buy servers while the allocated share is above the threshold; new halves are already free in the arrays."""
+    before = S.env[b].servers
+    while S.env[b].servers < P.max_servers and (
+        max(
+            S.env[b].used_cpu / (2.0 * P.half_cpu * S.env[b].servers),
+            S.env[b].used_mem / (2.0 * P.half_mem * S.env[b].servers),
+        )
+        > P.expand_threshold
+    ):
+        S.env[b].servers = min(S.env[b].servers + P.growing, P.max_servers)
+    return S.env[b].servers > before
+
+
+@inline
+def describe(S: State, P: Params, out: Buffers, b: int, server: int) -> None:
+    """Write the feature rows of a server's two halves."""
+    for half in range(2 * server, 2 * server + 2):
+        other = half ^ 1
+        values = candidate_features(
+            S.cpu[b, half], S.mem[b, half], S.cpu[b, other], S.mem[b, other], P.half_cpu, P.half_mem
+        )
+        row = out.candidates[b, half]
+        row[0] = values[0]
+        row[1] = values[1]
+        row[2] = values[2]
+        row[3] = values[3]
+        row[4] = values[4]
+        row[5] = values[5]
+        row[6] = values[6]
+
+
+@inline
+def ask(S: State, E: Events, out: Buffers, b: int) -> int:
+    """Write request and mask of the present row; return how many halves are feasible."""
+    need = E.rows[S.env[b].row]
+    cpu_need, mem_need, halves = need[CPU], need[MEM], need[HALVES]
+    values = request_features(cpu_need * halves, mem_need * halves, halves - 1.0)
+    request = out.request[b]
+    request[0] = values[0]
+    request[1] = values[1]
+    request[2] = values[2]
+    request[3] = values[3]
+    request[4] = values[4]
+    width = 2 * S.env[b].servers
+    cpu, mem, mask = S.cpu[b, :width], S.mem[b, :width], out.mask[b, :width]
+    feasible = 0
+    for half in range(width):
+        fits = (cpu[half] >= cpu_need) & (mem[half] >= mem_need)
+        mask[half] = fits
+        feasible += fits
+    if halves == 2.0:
+        feasible = 0
+        for server in range(width // 2):
+            both = mask[2 * server] & mask[2 * server + 1]
+            mask[2 * server] = both
+            mask[2 * server + 1] = both
+            feasible += 2 * both
+    out.feasible[b] = feasible
+    return feasible
+
+
+@inline
+def clear(S: State, P: Params, b: int) -> None:
+    """Empty an environment: every half free, nobody placed, all sums zero."""
+    S.cpu[b, :] = P.half_cpu
+    S.mem[b, :] = P.half_mem
+    S.vms[b, :] = 0
+    S.where[b, :] = NOWHERE
+    S.env[b].servers = P.servers
+    S.env[b].used_cpu = 0.0
+    S.env[b].used_mem = 0.0
+    S.env[b].occupied = 0
+    S.env[b].busy_s = 0.0
+    S.env[b].total = 0.0
+    S.env[b].steps = 0
+    S.env[b].placed_cpu = 0.0
+    S.env[b].waited = 0.0
+    S.env[b].late = 0
+    S.env[b].leaving = 0
+
+
+@inline
+def walk(S: State, P: Params, E: Events, out: Buffers, b: int, visible: bool) -> None:
+    """Go to the next creation in log order, applying the deletions on the way when the scenario releases."""
+    row = S.env[b].row + 1
+    count = E.slot.size
+    if P.releases:
+        while row < count and E.slot[row] < 0:
+            slot = ~E.slot[row]
+            half = S.where[b, slot]
+            if half >= 0:
+                S.where[b, slot] = NOWHERE
+                advance(S, b, E.rows[row, TIME])
+                release(S, P, b, half, E.rows[row])
+                if visible:
+                    describe(S, P, out, b, half >> 1)
+            row += 1
+    else:
+        row = E.next_create[row]
+    S.env[b].row = row
+    if row < count:
+        advance(S, b, E.rows[row, TIME])
+
+
+@inline
+def settle(S: State, P: Params, E: Events, out: Buffers, b: int, half: int, visible: bool) -> None:
+    """Place the present request, remember where, and let the cluster grow."""
+    row = S.env[b].row
+    place(S, P, b, half, E.rows[row])
+    if visible:
+        describe(S, P, out, b, half >> 1)
+    if P.growing > 0:
+        before = S.env[b].servers
+        if _grow(S, P, b) and visible:
+            for server in range(before, S.env[b].servers):
+                describe(S, P, out, b, server)
