@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from sched_env import scenarios
 from sched_env.errors import ConfigError, InfeasibleActionError, legal
-from sched_env.jobs.raw import raw_fields
 from sched_env.jobs.state import (
     ARRIVED,
     DONE,
@@ -121,7 +120,7 @@ class CpnEnv(gymnasium.Env[Any, Any]):
 
     def raw(self) -> tuple[dict[str, Floats], dict[str, float]]:
         """Return the raw fields of the present decision, as the live service would report them."""
-        return raw_fields(self.many)
+        return self.many.raw(0)
 
     def job_states(self) -> list[str]:
         """Return the state of every job of the episode, in order of submission (``JOB_STATES``)."""

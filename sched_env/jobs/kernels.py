@@ -124,7 +124,7 @@ def settle(state: State, b: int, c: int) -> None:
                 slot[LEFT] -= elapsed / slot[PACE]
 
 
-@called
+@inline
 def vacate(cards: Cards, queue: Queue, state: State, b: int, c: int, i: int) -> None:
     """Give back what the job in a slot held; the last slot moves into its place."""
     now, node = state.total[b, NOW], cards.node[c]
@@ -176,7 +176,7 @@ def fail(queue: Queue, rules: Rules, state: State, b: int, j: int) -> None:
         lose(state, b, j)
 
 
-@called
+@inline
 def end(cards: Cards, queue: Queue, rules: Rules, state: State, b: int, c: int, i: int) -> None:
     """End the attempt in a slot: finished, or failed on the way."""
     now = state.total[b, NOW]
@@ -193,30 +193,34 @@ def end(cards: Cards, queue: Queue, rules: Rules, state: State, b: int, c: int, 
         state.total[b, LATE] += 1.0
 
 
+@called
+def run_out(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int, c: int, i: int) -> bool:
+    """Say whether a job that starts finds too little memory, which only a wrong memory check lets happen; it fails."""
+    used = 0.0
+    for k in range(state.kind[b, c, JOBS]):
+        if state.slot[b, c, k, RUNS] > 0.0:
+            used += queue.shapes[queue.links[int(state.slot[b, c, k, ROW]), SHAPE], NEED_GPU]
+    if used <= cards.mem[c]:
+        return False
+    row = int(state.slot[b, c, i, ROW])
+    vacate(cards, queue, state, b, c, i)
+    state.tally[b, OOM] += 1
+    fail(queue, rules, state, b, row - state.tally[b, FIRST])
+    reopen(cards, queue, runtimes, rules, state, b, cards.node[c])
+    return True
+
+
 @inline
-def start_due(cards: Cards, queue: Queue, rules: Rules, state: State, b: int, c: int) -> bool:
-    """Start the jobs whose data have arrived; with the memory check at fault, one may find no memory and fail."""
+def start_due(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int, c: int) -> None:
+    """Start the jobs whose data have arrived."""
     now = state.total[b, NOW]
-    left = False
     i = 0
     while i < state.kind[b, c, JOBS]:
-        slot = state.slot[b, c, i]
-        if slot[RUNS] == 0.0 and slot[START] <= now:
-            slot[RUNS] = 1.0
-            if rules.total_memory:
-                used = 0.0
-                for k in range(state.kind[b, c, JOBS]):
-                    if state.slot[b, c, k, RUNS] > 0.0:
-                        used += queue.shapes[queue.links[int(state.slot[b, c, k, ROW]), SHAPE], NEED_GPU]
-                if used > cards.mem[c]:
-                    row = int(slot[ROW])
-                    vacate(cards, queue, state, b, c, i)
-                    state.tally[b, OOM] += 1
-                    fail(queue, rules, state, b, row - state.tally[b, FIRST])
-                    left = True
-                    continue
+        if state.slot[b, c, i, RUNS] == 0.0 and state.slot[b, c, i, START] <= now:
+            state.slot[b, c, i, RUNS] = 1.0
+            if rules.total_memory and run_out(cards, queue, runtimes, rules, state, b, c, i):
+                continue
         i += 1
-    return left
 
 
 @inline
@@ -254,21 +258,20 @@ def foresee(cards: Cards, runtimes: Runtimes, state: State, b: int, c: int) -> N
 def happen(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int, c: int) -> None:
     """Let the card's next event, which is due now, happen."""
     settle(state, b, c)
+    due = int(state.card[b, c, NEXT_SLOT]) if state.slot[b, c, int(state.card[b, c, NEXT_SLOT]), RUNS] > 0.0 else NONE
     left = False
-    i = int(state.card[b, c, NEXT_SLOT])
-    if state.slot[b, c, i, RUNS] > 0.0:
-        end(cards, queue, rules, state, b, c, i)
-        left = True
     i = 0
     while i < state.kind[b, c, JOBS]:
-        slot = state.slot[b, c, i]
-        if slot[RUNS] > 0.0 and slot[LEFT] - slot[CUT] <= LEFT_OVER * queue.rows[int(slot[ROW]), EPOCHS]:
+        rest = state.slot[b, c, i, LEFT] - state.slot[b, c, i, CUT]
+        over = rest <= LEFT_OVER * queue.rows[int(state.slot[b, c, i, ROW]), EPOCHS]
+        if i == due or (over and state.slot[b, c, i, RUNS] > 0.0):
+            last = state.kind[b, c, JOBS] - 1
             end(cards, queue, rules, state, b, c, i)
             left = True
+            due = i if due == last and i != last else (NONE if due == i else due)
         else:
             i += 1
-    if start_due(cards, queue, rules, state, b, c):
-        left = True
+    start_due(cards, queue, runtimes, rules, state, b, c)
     foresee(cards, runtimes, state, b, c)
     if left:
         reopen(cards, queue, runtimes, rules, state, b, cards.node[c])
@@ -324,14 +327,14 @@ def place(
     state.tally[b, LAST_CARD] = c
     if state.tally[b, HELD] > 0:
         release(queue, state, b, j)
-    left = start_due(cards, queue, rules, state, b, c)
+    start_due(cards, queue, runtimes, rules, state, b, c)
     foresee(cards, runtimes, state, b, c)
-    if left:
-        reopen(cards, queue, runtimes, rules, state, b, node)
 
 
 @inline
-def observe(cards: Cards, queue: Queue, runtimes: Runtimes, state: State, candidates: Any, wanted: Any, b: int) -> None:
+def observe(
+    cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, candidates: Any, wanted: Any, b: int
+) -> None:
     """Write the observation of the offered job; memory and price of the cards are written once, from outside."""
     row = state.tally[b, OFFERED]
     now = state.total[b, NOW]
@@ -346,21 +349,18 @@ def observe(cards: Cards, queue: Queue, runtimes: Runtimes, state: State, candid
         for c in range(cards.first[node], cards.first[node + 1]):
             t = cards.type[c]
             kind, card, shown = state.kind[b, c], state.card[b, c], candidates[b, c]
-            n = kind[JOBS]
+            # Without branches, which this mix of empty and shared cards would make unpredictable: an empty card has
+            # two co-runners of kind 0, whose pace is that of running alone and whose harm is nothing.
+            one, other, n = kind[0], kind[1], kind[JOBS]
             alone_s = belief[t, 0, 0] * epochs
-            shared_s = alone_s
-            harm_s = busy_s = 0.0
-            if n > 0:
-                busy_s = max(card[BUSY] - now, 0.0)
-                if n < 3:
-                    together = belief[t, kind[0], kind[1]]
-                    if together < np.inf:
-                        shared_s = together * epochs
-                    harm_s = harm[t, kind[0], kind[1]] * max(card[FINISH] - now, 0.0)
-                    if n > 1:
-                        harm_s += harm[t, kind[1], kind[0]] * max(card[FINISH + 1] - now, 0.0)
+            shared_s = belief[t, one, other] * epochs
+            harm_s = harm[t, one, other] * max(card[FINISH] - now, 0.0)
+            harm_s += harm[t, other, one] * max(card[FINISH + 1] - now, 0.0)
+            shared_s = shared_s if (n < 3) & (shared_s < np.inf) else alone_s
+            harm_s = harm_s if n < 3 else 0.0
+            busy_s = max(card[BUSY] - now, 0.0)
             total_s = estimate(moving_s, alone_s, shared_s, busy_s)
-            shown[2] = card[GPU_FREE] - gpu_mem
+            shown[2] = (cards.mem[c] if rules.total_memory else card[GPU_FREE]) - gpu_mem
             shown[3] = n
             shown[4] = cpu
             shown[5] = mem_after
@@ -537,7 +537,7 @@ def advance(
             out.time_s[b] = total[NOW]
             ended = RUNNING
             if feasible > 0:
-                observe(cards, queue, runtimes, state, out.candidates, out.request, b)
+                observe(cards, queue, runtimes, rules, state, out.candidates, out.request, b)
                 if rules.horizon > 0 and count[STEPS] >= rules.horizon:
                     ended = HORIZON
             elif begins:

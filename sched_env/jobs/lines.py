@@ -62,7 +62,7 @@ def rank(queue: Queue, rules: Rules, state: State, b: int, j: int) -> float:
     return float(j)
 
 
-@called
+@inline
 def join(queue: Queue, rules: Rules, state: State, b: int, j: int) -> None:
     """Put a job in line, by its rank."""
     q = queue.links[state.tally[b, FIRST] + j, SHAPE]
@@ -95,7 +95,7 @@ def join(queue: Queue, rules: Rules, state: State, b: int, j: int) -> None:
         line[BLOCKED] = OPEN
 
 
-@called
+@inline
 def leave(queue: Queue, state: State, b: int, j: int) -> None:
     """Take a job out of its line."""
     q = queue.links[state.tally[b, FIRST] + j, SHAPE]
@@ -131,13 +131,11 @@ def card_takes(
     """Say whether a card can take a job of a shape now, reservations and its node aside."""
     free = cards.mem[c] if rules.total_memory else state.card[b, c, GPU_FREE]
     kind = state.kind[b, c]
-    return bool(
-        card_fits(free, kind[JOBS], queue.shapes[q, NEED_GPU], rules.gpu_mem_margin, rules.max_jobs)
-        and runtimes.belief[queue.shape_model[q], cards.type[c], kind[0], kind[1]] < np.inf
-    )
+    runs = runtimes.belief[queue.shape_model[q], cards.type[c], kind[0], kind[1]] < np.inf
+    return bool(card_fits(free, kind[JOBS], queue.shapes[q, NEED_GPU], rules.gpu_mem_margin, rules.max_jobs) & runs)
 
 
-@called
+@inline
 def reopen(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int, node: int) -> None:
     """After a departure, open the lines whose shape the node can now take."""
     for q in range(state.line.shape[1]):
@@ -233,21 +231,42 @@ def mark(
 ) -> tuple[int, int]:
     """Write the mask of a job; return how many cards may take it, and how many could but for a reservation."""
     q = queue.links[row, SHAPE]
-    allowed = possible = 0
-    held = state.tally[b, HELD] > 0
+    possible = 0
     for node in range(cards.node_mem.size):
         takes = node_takes(cards, queue, rules, state, b, node, q)
         for c in range(cards.first[node], cards.first[node + 1]):
-            fit = takes and card_takes(cards, queue, runtimes, rules, state, b, c, q)
-            possible += fit
-            if fit and held:
-                fit = not delays(cards, queue, runtimes, rules, state, b, c, row)
+            fit = takes & card_takes(cards, queue, runtimes, rules, state, b, c, q)
             mask[b, c] = fit
-            allowed += fit
+            possible += fit
+    allowed = possible
+    if state.tally[b, HELD] > 0:
+        for c in range(cards.type.size):
+            if mask[b, c] and delays(cards, queue, runtimes, rules, state, b, c, row):
+                mask[b, c] = False
+                allowed -= 1
     return allowed, possible
 
 
 @called
+def offer_reserved(
+    cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, mask: Bools, b: int
+) -> int:
+    """Offer a job whose reserved card can take it now, if there is one; return how many cards can take it."""
+    for q in range(state.line.shape[1]):
+        node = state.line[b, q, HOLDS]
+        if node == NONE or not node_takes(cards, queue, rules, state, b, node, q):
+            continue
+        if not card_takes(cards, queue, runtimes, rules, state, b, state.hold[b, node, HELD_CARD], q):
+            continue
+        row = state.tally[b, FIRST] + state.hold[b, node, HELD_JOB]
+        allowed, _ = mark(cards, queue, runtimes, rules, state, mask, b, row)
+        if allowed > 0:
+            state.tally[b, OFFERED] = row
+            return allowed
+    return 0
+
+
+@inline
 def offer(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, mask: Bools, b: int) -> int:
     """Find the job to be placed next and write its mask; return how many cards can take it, 0 when no job fits."""
     first = state.tally[b, FIRST]
@@ -255,17 +274,9 @@ def offer(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: S
     if state.tally[b, WAITING] == 0:
         return 0
     if state.tally[b, HELD] > 0:
-        for q in range(lines):
-            node = state.line[b, q, HOLDS]
-            if node == NONE or not node_takes(cards, queue, rules, state, b, node, q):
-                continue
-            if not card_takes(cards, queue, runtimes, rules, state, b, state.hold[b, node, HELD_CARD], q):
-                continue
-            row = first + state.hold[b, node, HELD_JOB]
-            allowed, _ = mark(cards, queue, runtimes, rules, state, mask, b, row)
-            if allowed > 0:
-                state.tally[b, OFFERED] = row
-                return allowed
+        allowed = offer_reserved(cards, queue, runtimes, rules, state, mask, b)
+        if allowed > 0:
+            return allowed
     while True:
         if rules.reservation != 0:
             reserve_where_due(cards, queue, runtimes, rules, state, b)

@@ -11,6 +11,7 @@ from sched_env.contracts.feature_spec import Problem
 from sched_env.errors import ConfigError
 from sched_env.features.jobs import SPEC
 from sched_env.jobs import kernels, topology
+from sched_env.jobs.raw import raw_fields
 from sched_env.jobs.runtime import RuntimeModel
 from sched_env.jobs.scenario import CpnScenario
 from sched_env.jobs.state import (
@@ -31,7 +32,7 @@ from sched_env.jobs.state import (
 )
 from sched_env.scenarios import Scenario
 from sched_env.traces import synthetic_jobs
-from sched_env.traces.tables_jobs import JobTrace, RuntimeTable, Topology
+from sched_env.traces.tables_jobs import Floats, JobTrace, RuntimeTable, Topology
 from sched_env.vector import PlacementVectorEnv
 
 _NO_ROWS = np.empty(0, np.int64)
@@ -114,6 +115,10 @@ class CpnVectorEnv(PlacementVectorEnv):
         if buffers.active.any():
             buffers.episode[:] -= 1
             self._reset(buffers.start.copy())
+
+    def raw(self, b: int) -> tuple[dict[str, Floats], dict[str, float]]:
+        """Return the raw fields of environment b's present decision, as the live service would report them."""
+        return raw_fields(self, b)
 
     def _reset(self, starts: NDArray[np.int64]) -> None:
         if starts.max() >= len(self.trace):
