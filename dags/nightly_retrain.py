@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 from airflow.sdk import CronTriggerTimetable, Param, TaskGroup, dag, get_current_context, task, task_group
 
 from dags.approval_task import ANSWER_KEY, RecordedApproval
-from dags.stages import PYTHON, mapped_stage, problem_stage, stage
+from dags.stages import call, mapped_stage, problem_stage, record, stage, workspace
 from pipeline import approval
 
 SERVICE_URL = os.environ.get("LOADMASTER_SERVICE_URL", "http://127.0.0.1:8100")
@@ -27,18 +26,6 @@ PROBLEMS = os.environ.get("LOADMASTER_PROBLEMS", "functions").split(",")
 """Problems whose policies can be promoted; each has its own approval. Static, because Airflow 3.3 does not skip
 downstream of an approval or a short circuit inside mapped task groups (docs/decisions/0003)."""
 APPROVAL_HOURS = float(os.environ.get("LOADMASTER_APPROVAL_HOURS", "12"))
-
-
-def call(module: str, *arguments: str, cwd: str | None = None) -> str:
-    """Run a pipeline command and return the last line it printed; its whole output goes to the task's log."""
-    process = subprocess.Popen([PYTHON, "-m", module, *arguments], cwd=cwd, stdout=subprocess.PIPE, text=True)
-    last = ""
-    for line in process.stdout or ():
-        print(line, end="", flush=True)  # noqa: T201  a task's log is its standard output
-        last = line.strip() or last
-    if code := process.wait():
-        raise RuntimeError(f"python -m {module} ended with exit code {code}; its message is above")
-    return last
 
 
 @dag(
@@ -51,12 +38,6 @@ def call(module: str, *arguments: str, cwd: str | None = None) -> str:
 )
 def nightly_retrain() -> None:
     """Wire the night: stages in the run's own clone, then the way to production."""
-
-    @task
-    def workspace() -> dict[str, Any]:
-        """Clone the code, share the DVC cache, write down what the night depends on."""
-        plan: dict[str, Any] = json.loads(call("pipeline.workspace", "--run-id", get_current_context()["run_id"]))
-        return plan
 
     @task
     def train_stages(plan: dict[str, Any]) -> list[str]:
@@ -72,11 +53,6 @@ def nightly_retrain() -> None:
     def judged(problem: str) -> None:
         """Everything up to the gate's verdict, for one problem."""
         problem_stage("export", problem) >> problem_stage("evaluate", problem) >> problem_stage("gate", problem)
-
-    @task
-    def record(plan: dict[str, Any]) -> str:
-        """Commit params, lock and metrics on the branch of this run and push data and branch."""
-        return call("pipeline.registry", "record-run", "--run-id", get_current_context()["run_id"], cwd=plan["path"])
 
     def promotion(problem: str, plan: dict[str, Any], group: TaskGroup) -> None:
         """The way to production for one problem: nothing moves without a passed gate and a named person."""

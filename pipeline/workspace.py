@@ -14,11 +14,14 @@ import re
 import shutil
 import subprocess
 import sys
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Annotated
 
+import msgspec
 import yaml
 
-from pipeline.settings import var
+from pipeline.settings import load, var
 from sched_env.errors import ConfigError, run_cli
 
 REPO_ENV = "LOADMASTER_REPO"
@@ -37,13 +40,21 @@ def folder_name(run_id: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", run_id)
 
 
-def create(run_id: str, *, source: Path, home: Path) -> Path:
+class NightlyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Section ``nightly`` of ``params.yaml``."""
+
+    days: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """Whole days up to last midnight (UTC) that a night works on; null: ``data`` stays as it is committed."""
+
+
+def create(run_id: str, *, source: Path, home: Path, days: tuple[date, date] | None = None) -> Path:
     """Clone ``source`` at HEAD into ``home/runs/<run>``; a workspace that is already whole is taken as it is.
 
     Args:
         run_id: The Airflow run id.
         source: A git repository with a ``dvc.yaml``.
         home: ``var/``: holds workspaces, the DVC cache and the DVC remote.
+        days: First and last day to work on; without it, what ``nightly.days`` of ``params.yaml`` says.
     """
     target = home / "runs" / folder_name(run_id)
     if target.exists():
@@ -58,6 +69,7 @@ def create(run_id: str, *, source: Path, home: Path) -> Path:
     subprocess.run(["git", "clone", "--quiet", "--shared", source, unfinished], check=True)
     _configure_dvc(unfinished, home)
     _copy_champions(unfinished, home)
+    _write_days(unfinished / "params.yaml", days)
     unfinished.rename(target)
     return target
 
@@ -72,6 +84,19 @@ def _configure_dvc(workspace: Path, home: Path) -> None:
     if "remote =" not in config:
         lines += f"[core]\n    remote = embedded\n['remote \"embedded\"']\n    url = {remote}\n"
     (workspace / ".dvc" / "config.local").write_text(lines)
+
+
+def _write_days(path: Path, days: tuple[date, date] | None) -> None:
+    """Write the days of this run into its ``params.yaml``: they are parameters of ``ingest`` like any other."""
+    nightly = load("nightly", NightlyConfig, path)
+    if days is None and nightly.days is not None:
+        last = datetime.now(UTC).date() - timedelta(days=1)
+        days = (last - timedelta(days=nightly.days - 1), last)
+    if days is None:
+        return
+    document = yaml.safe_load(path.read_text())
+    document["data"] = {"from": days[0], "to": days[1]}
+    path.write_text(yaml.safe_dump(document, sort_keys=False))
 
 
 def _copy_champions(workspace: Path, home: Path) -> None:
@@ -109,8 +134,13 @@ def main() -> int:
     """Create a workspace and print what the DAG maps over, as one line of JSON."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.workspace", description=main.__doc__)
     parser.add_argument("--run-id", required=True, help="the Airflow run id")
+    parser.add_argument("--from", dest="first", type=date.fromisoformat, help="first day, YYYY-MM-DD")
+    parser.add_argument("--to", dest="last", type=date.fromisoformat, help="last day, included")
     arguments = parser.parse_args()
-    workspace = create(arguments.run_id, source=repository(), home=var())
+    if (arguments.first is None) != (arguments.last is None):
+        raise ConfigError("one end of the range is missing", "--from and --to, or neither")
+    days = (arguments.first, arguments.last) if arguments.first else None
+    workspace = create(arguments.run_id, source=repository(), home=var(), days=days)
     plan = {"path": str(workspace), "train": stages(workspace)["train"], "problems": problems(workspace)}
     sys.stdout.write(json.dumps(plan) + "\n")
     return 0

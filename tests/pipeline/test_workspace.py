@@ -1,10 +1,13 @@
 import subprocess
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
+import yaml
 
 from pipeline import workspace
 from sched_env.errors import ConfigError
 
+PARAMS = "problems: [functions]\ndata: {from: null, to: null}\nnightly: {days: null}\n"
 RUN = "manual__2026-11-16T02:00:00.5+00:00"
 
 
@@ -20,7 +23,7 @@ def source(tmp_path):
     (folder / ".dvc" / ".gitignore").write_text("/config.local\n/tmp\n")
     (folder / "champions" / "functions").mkdir(parents=True)
     (folder / "champions" / "functions" / "README.md").write_text("none\n")
-    (folder / "params.yaml").write_text("problems: [functions]\n")
+    (folder / "params.yaml").write_text(PARAMS)
     (folder / "dvc.yaml").write_text(
         "stages:\n  first: {cmd: 'true'}\n"
         "  train:\n    matrix: {problem: '${problems}', seed: [0, 1]}\n    cmd: echo ${item.problem} ${item.seed}\n"
@@ -71,7 +74,7 @@ def test_what_a_killed_clone_left_behind_is_not_taken_for_a_workspace(source, va
 
 
 def test_uncommitted_changes_are_not_part_of_a_run(source, var):
-    (source / "params.yaml").write_text("problems: [vm]\n")
+    (source / "params.yaml").write_text(PARAMS.replace("functions", "vm"))
     assert workspace.problems(workspace.create(RUN, source=source, home=var)) == ["functions"]
 
 
@@ -79,3 +82,28 @@ def test_a_folder_without_a_commit_is_refused(tmp_path, var):
     git(tmp_path, "init", "-q", str(tmp_path / "empty"))
     with pytest.raises(ConfigError, match="commit first"):
         workspace.create(RUN, source=tmp_path / "empty", home=var)
+
+
+def days_of(path):
+    return yaml.safe_load((path / "params.yaml").read_text())["data"]
+
+
+def test_a_range_is_written_into_the_runs_own_parameters(source, var):
+    path = workspace.create(RUN, source=source, home=var, days=(date(2026, 1, 5), date(2026, 1, 7)))
+    assert days_of(path) == {"from": date(2026, 1, 5), "to": date(2026, 1, 7)}
+    assert days_of(source) == {"from": None, "to": None}
+
+
+def test_a_night_takes_the_whole_days_up_to_last_midnight(source, var):
+    (source / "params.yaml").write_text(PARAMS.replace("days: null", "days: 3"))
+    git(source, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qam", "three days")
+    before = datetime.now(UTC).date()
+    data = days_of(workspace.create(RUN, source=source, home=var))
+    assert data["to"] - data["from"] == timedelta(days=2)
+    assert data["to"] in (before - timedelta(days=1), datetime.now(UTC).date() - timedelta(days=1))
+
+
+def test_half_a_range_is_refused(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["workspace", "--run-id", RUN, "--from", "2026-01-05"])
+    with pytest.raises(ConfigError, match="one end"):
+        workspace.main()
