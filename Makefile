@@ -8,6 +8,8 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 # yes: answer the approval through Airflow's REST API as a named user and stop when done.
 APPROVE ?=
 EXTRAS ?= all
+# Test processes; a file stays in one of them.
+JOBS ?= auto
 PYTEST_ARGS ?=
 
 VENV := .venv
@@ -33,7 +35,7 @@ run: setup ## the nightly loop on this machine: service, Airflow, one run on the
 	@$(BIN)/python -m pipeline.local $(if $(filter yes,$(APPROVE)),--approve)
 
 test: setup lint ## all tests that CI runs
-	$(BIN)/python -m pytest -m "not soak" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not soak" -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 lint: setup ## style, types and import rules
 	$(BIN)/ruff check .

@@ -18,13 +18,14 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from sched_env.rollout import run_episodes
 from tqdm import tqdm
 
-from pipeline.contracts.evaluation import EPISODES, Integrity
+from pipeline.backtest import Config as BacktestConfig
+from pipeline.backtest import back_test
+from pipeline.contracts.evaluation import BACKTEST_FILE, EPISODES, Integrity
 from pipeline.export import BUNDLES, SIZES, Parity, draw
 from pipeline.files import replaced_folder, write_atomic
-from pipeline.policies.datasets import Workload, workload
+from pipeline.policies.datasets import WINDOWS, Workload, workload
 from pipeline.settings import load
 from pipeline.train import METRICS
 from pipeline.workspace import CHAMPIONS
@@ -32,6 +33,7 @@ from sched_env import bundle, heuristics, policy_graph
 from sched_env.contracts.bundle import MANIFEST_FILE
 from sched_env.contracts.feature_spec import PROBLEMS, Problem
 from sched_env.errors import BundleError, run_cli
+from sched_env.rollout import run_episodes
 
 EVALUATION = Path("data/evaluation")
 LATENCY_CANDIDATES, LATENCY_CALLS = 100, 2000
@@ -116,17 +118,17 @@ def integrity(problem: Problem, policy: GraphPolicy, champion: GraphPolicy | Non
     exported = json.loads((METRICS / f"export-{problem}.json").read_text())
     parity = msgspec.convert({key: exported[key] for key in Parity.__struct_fields__}, Parity)
     errors: list[str] = []
-    golden_error = float("inf")
+    golden_error: float | None = None
     try:
         golden_error = bundle.replay_golden(policy.session, policy.bundle.golden)
     except BundleError as error:
         errors.append(str(error))
     return Integrity(
-        parity_max_abs_error=parity.max_error,
+        parity_max_error=parity.max_error,
         parity_argmax_equal=parity.argmax_equal,
         permutation_invariant=parity.permutation_invariant,
         mask_violations=parity.mask_violations,
-        golden_max_abs_error=golden_error,
+        golden_max_error=golden_error,
         decision_p99_us=decision_p99_us(policy),
         bundle_errors=errors,
         sizes=list(SIZES),
@@ -159,6 +161,9 @@ def main() -> int:
     with replaced_folder(EVALUATION / problem) as folder:
         pq.write_table(table, folder / "episodes.parquet")
         (folder / "integrity.json").write_bytes(msgspec.json.encode(integrity(problem, challenger, champion)))
+        backtest = back_test(problem, live, WINDOWS, load("backtest", BacktestConfig))
+        if backtest is not None:
+            (folder / BACKTEST_FILE).write_bytes(msgspec.json.encode(backtest))
     means = summary(table)
     write_atomic(METRICS / f"evaluate-{problem}.json", json.dumps(means, indent=2, sort_keys=True).encode() + b"\n")
     for name, row in sorted(means.items(), key=lambda item: -item[1]["return"]):

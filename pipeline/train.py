@@ -18,7 +18,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from sched_env.rollout import run_episodes
 from tqdm import tqdm
 
 from pipeline.files import replaced_folder, write_atomic
@@ -28,6 +27,7 @@ from pipeline.policies.scorer import Scorer, TorchPolicy
 from pipeline.settings import load, var
 from sched_env.contracts.feature_spec import PROBLEMS
 from sched_env.errors import run_cli
+from sched_env.rollout import run_episodes
 from sched_env.vector import PlacementVectorEnv, make_vec
 
 ALGORITHMS = {"maskable_ppo": PpoConfig}

@@ -21,6 +21,7 @@ DOCUMENTS: dict[str, type[msgspec.Struct]] = {
     "promotion-record": record.PromotionRecord,
     "gate-report": gate.GateReport,
     "integrity": evaluation.Integrity,
+    "backtest": evaluation.Backtest,
 }
 
 

@@ -41,12 +41,12 @@ EPISODES_FILE, INTEGRITY_FILE, BACKTEST_FILE = "episodes.parquet", "integrity.js
 class Integrity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``integrity.json``: stage 0 of the gate, no statistics."""
 
-    parity_max_abs_error: float
-    """Largest |torch - onnxruntime| over sizes."""
+    parity_max_error: float
+    """Largest |torch - onnxruntime| / (1 + |torch|) over sizes: float32 rounds in proportion."""
     parity_argmax_equal: bool
     permutation_invariant: bool
     mask_violations: int
-    golden_max_abs_error: float | None
+    golden_max_error: float | None
     """Null: the golden vectors could not be replayed at all; ``bundle_errors`` says why."""
     decision_p99_us: float
     bundle_errors: list[str]

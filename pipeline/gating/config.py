@@ -54,9 +54,9 @@ class Margin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class IntegrityLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Stage 0: the file that ships does what was trained. No statistics."""
 
-    parity_max_abs_error: float = 1e-5
+    parity_max_error: float = 1e-5
     """torch against onnxruntime; measured 1.9e-6 on float32, so 1e-5 is rounding and more is another graph."""
-    golden_max_abs_error: float = 1e-5
+    golden_max_error: float = 1e-5
     """The bundle's own golden vectors through the shipped file."""
     decision_p99_us: float = 10_000.0
     """The extender's target is 10 ms for 500 names; a single scoring must stay inside it."""

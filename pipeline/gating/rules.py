@@ -25,9 +25,9 @@ def integrity(found: Integrity, limits: IntegrityLimits) -> list[Rule]:
     checks: list[tuple[str, bool, str, str]] = [
         (
             "parity of scores",
-            found.parity_max_abs_error <= limits.parity_max_abs_error,
-            f"torch and ONNX differ by at most {found.parity_max_abs_error:.2g}",
-            f"at most {limits.parity_max_abs_error:.2g}",
+            found.parity_max_error <= limits.parity_max_error,
+            f"torch and ONNX differ by at most {found.parity_max_error:.2g}",
+            f"at most {limits.parity_max_error:.2g}",
         ),
         (
             "parity of choices",
@@ -45,11 +45,11 @@ def integrity(found: Integrity, limits: IntegrityLimits) -> list[Rule]:
         ("mask", found.mask_violations == 0, f"{found.mask_violations} masked candidates chosen", "0"),
         (
             "golden vectors",
-            found.golden_max_abs_error is not None and found.golden_max_abs_error <= limits.golden_max_abs_error,
+            found.golden_max_error is not None and found.golden_max_error <= limits.golden_max_error,
             "could not be replayed"
-            if found.golden_max_abs_error is None
-            else f"off by at most {found.golden_max_abs_error:.2g}",
-            f"at most {limits.golden_max_abs_error:.2g}",
+            if found.golden_max_error is None
+            else f"off by at most {found.golden_max_error:.2g}",
+            f"at most {limits.golden_max_error:.2g}",
         ),
         (
             "decision time",

@@ -28,7 +28,13 @@ def place(tmp_path_factory):
     trace = synthetic_functions.serverless(400, 5, float(nodes.cpu.sum()), 0.6, 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        data = Workload("functions/serverless", {"horizon": 32}, (trace, nodes), "2026-01-01", "2026-01-02")
+        data = Workload(
+            "functions/serverless",
+            {"horizon": 32},
+            (trace, nodes),
+            "2026-01-01T00:00:00+00:00",
+            "2026-01-02T00:00:00+00:00",
+        )
         for module in (export, evaluate):
             patch.setattr(module, "workload", lambda *_: data)
         Path("params.yaml").write_text("workload: {functions: {}}\ntrain: {functions: {}}\n")
@@ -95,9 +101,10 @@ def test_nothing_to_export_says_what_to_run(tmp_path, monkeypatch):
 def test_every_policy_is_judged_on_the_same_traces(inside, monkeypatch):
     Path("params.yaml").write_text(
         "evaluate: {functions: {traces: 8, block_seconds: 60, loads: {recorded: 1.0, busy: 1.3},"
-        " heuristics: [first_fit, least_allocated]}}\n"
+        " heuristics: [first_fit, least_allocated]}}\nbacktest: {enabled: false}\n"
     )
     shutil.copytree(export.BUNDLES / "functions", Path("champions/functions"))
+    (Path("data/windows/nodes/date=2026-01-01")).mkdir(parents=True)
     monkeypatch.setattr("sys.argv", ["evaluate", "--problem", "functions"])
     assert evaluate.main() == 0
     import pyarrow.parquet as pq
@@ -111,3 +118,6 @@ def test_every_policy_is_judged_on_the_same_traces(inside, monkeypatch):
     integrity = json.loads((evaluate.EVALUATION / "functions" / "integrity.json").read_text())
     assert integrity["digest"] == integrity["champion_digest"]
     assert integrity["bundle_errors"] == []
+    backtest = json.loads((evaluate.EVALUATION / "functions" / "backtest.json").read_text())
+    assert backtest["live"] == integrity["digest"]
+    assert "switched off" in backtest["skipped"]

@@ -101,11 +101,11 @@ def _tabulate() -> Callable[[Episodes], pa.Table]:
 @pytest.fixture
 def healthy() -> Integrity:
     return Integrity(
-        parity_max_abs_error=2e-6,
+        parity_max_error=2e-6,
         parity_argmax_equal=True,
         permutation_invariant=True,
         mask_violations=0,
-        golden_max_abs_error=0.0,
+        golden_max_error=0.0,
         decision_p99_us=120.0,
         bundle_errors=[],
         sizes=[1, 2, 3, 5, 20, 100, 1000],

@@ -122,9 +122,9 @@ def test_integrity_with_a_nan_is_an_error(workspace, healthy):
 
 def test_golden_vectors_that_could_not_run_fail_instead_of_crashing(workspace, healthy):
     folder = workspace()
-    broken = msgspec.structs.replace(healthy, golden_max_abs_error=float("inf"), bundle_errors=["golden: wrong shape"])
+    broken = msgspec.structs.replace(healthy, golden_max_error=float("inf"), bundle_errors=["golden: wrong shape"])
     (folder / "integrity.json").write_bytes(msgspec.json.encode(broken))
-    assert msgspec.json.decode((folder / "integrity.json").read_bytes(), type=Integrity).golden_max_abs_error is None
+    assert msgspec.json.decode((folder / "integrity.json").read_bytes(), type=Integrity).golden_max_error is None
     gate.main(["--problem", "functions"])
     assert report().outcome == "fail"
 

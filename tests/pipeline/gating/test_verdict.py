@@ -106,13 +106,13 @@ def test_a_champion_named_but_not_run_is_an_error(simulate, healthy):
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        ({"parity_max_abs_error": 2e-5}, "parity of scores"),
+        ({"parity_max_error": 2e-5}, "parity of scores"),
         ({"parity_argmax_equal": False}, "parity of choices"),
         ({"sizes": [1, 2, 3]}, "parity of choices"),
         ({"permutation_invariant": False}, "order of candidates"),
         ({"mask_violations": 1}, "mask"),
-        ({"golden_max_abs_error": 1e-3}, "golden vectors"),
-        ({"golden_max_abs_error": None}, "golden vectors"),
+        ({"golden_max_error": 1e-3}, "golden vectors"),
+        ({"golden_max_error": None}, "golden vectors"),
         ({"decision_p99_us": 20_000.0}, "decision time"),
         ({"bundle_errors": ["opset 99"]}, "bundle"),
     ],
