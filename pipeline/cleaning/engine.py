@@ -13,6 +13,7 @@ from typing import Any
 import ibis
 import ibis.expr.types as ir
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pipeline.cleaning.config import CleanConfig
 from sched_env.errors import ConfigError
@@ -58,9 +59,15 @@ class Engine:
     def parquet(self, files: Sequence[Path]) -> ir.Table:
         """Read files, without the columns their folders spell."""
         names = [str(file) for file in files]
-        if self.kind == "duckdb":
-            return self.con.read_parquet(names, hive_partitioning=False)
-        return self.con.read_parquet(names) if len(names) > 1 else self.con.read_parquet(names[0])
+        if self.kind == "spark":
+            return self.con.read_parquet(names) if len(names) > 1 else self.con.read_parquet(names[0])
+        rows = self.con.read_parquet(names, hive_partitioning=False)
+        # A file's minimum and maximum leave NaN out, and DuckDB folds filters by them (duckdb/duckdb#25521): a NaN would
+        # pass for a number. What went through a condition has no minimum and maximum.
+        floats = [name for name, kind in rows.schema().items() if kind.is_floating()]
+        return rows.mutate(
+            **{name: ibis.ifelse(rows[name].isnull(), ibis.null("float64"), rows[name]) for name in floats}
+        )
 
     def epoch_us(self, time: ir.Value) -> ir.Value:
         """Microseconds since 1970, exact; Ibis' own epoch has whole seconds."""
@@ -74,13 +81,19 @@ class Engine:
 
     def cache(self, table: ir.Table) -> ir.Table:
         """Compute a table once and keep it until :meth:`release`."""
-        name = f"kept_{next(self._names)}"
-        self._kept.append(name)
         if self.kind == "duckdb":
-            return self.con.create_table(name, table, temp=True)
+            return self.con.create_table(self._keep(), table, temp=True)
         # Spark would plan everything again for every use of a view; files end the plan, and hold what memory cannot.
-        self.con.to_parquet(table, str(self._scratch / name), mode="overwrite")
-        return self.con.read_parquet(str(self._scratch / name))
+        return self.con.read_parquet(str(self._files(table)))
+
+    def _keep(self) -> str:
+        self._kept.append(f"kept_{next(self._names)}")
+        return self._kept[-1]
+
+    def _files(self, table: ir.Table) -> Path:
+        folder = self._scratch / self._keep()
+        self.con.to_parquet(table, str(folder), mode="overwrite")
+        return folder
 
     def release(self) -> None:
         """Drop what was cached."""
@@ -96,7 +109,10 @@ class Engine:
 
     def arrow(self, table: ir.Table) -> pa.Table:
         """Run a query and fetch its rows."""
-        return self.con.to_pyarrow(table)
+        if self.kind == "duckdb":
+            return self.con.to_pyarrow(table)
+        # Ibis fetches from Spark by way of pandas, which takes NaN for null and loses the zone of times.
+        return pq.read_table(self._files(table), partitioning=None)
 
 
 def _duckdb(config: CleanConfig, scratch: Path) -> Any:
@@ -123,6 +139,7 @@ def _spark(config: CleanConfig, scratch: Path) -> Any:
     options = {
         "spark.driver.memory": f"{config.memory_mb}m",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.ansi.enabled": "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

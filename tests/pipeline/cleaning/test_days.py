@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,21 @@ def test_a_killed_run_goes_on_with_the_day_it_was_at(
     metrics = clean(two_days, tmp_path / "out", CleanConfig())
     assert done == [healthy.day + NEXT]
     assert sorted(metrics.days) == [str(healthy.day), str(healthy.day + NEXT)]
+
+
+def test_nan_is_found_where_the_files_statistics_hide_it(tmp_path: Path, healthy: Any) -> None:
+    rows = healthy.rows(hours=0.25)
+    rows["samples"][3]["value"] = math.nan
+    rows["requests"][2]["duration_s"] = math.nan
+    rows["requests"][3]["cpu_cores"] = math.nan
+    rows["events"][0]["gpus"] = math.nan
+    raw = healthy.write(tmp_path / "raw", {"c": rows})
+    file = next(raw.glob("samples/*/*/*.parquet"))
+    assert pq.read_metadata(file).row_group(0).column(9).statistics.max < math.inf
+    found = clean(raw, tmp_path / "out", CleanConfig()).rows
+    assert found["samples"].quarantined == {"no_value": 1}
+    assert found["requests"].quarantined == {"bad_size": 1, "no_duration": 1}
+    assert found["events"].quarantined == {"bad_size": 1}
 
 
 def test_files_carry_the_schema_and_its_version(two_days: Path, tmp_path: Path, healthy: Any) -> None:
