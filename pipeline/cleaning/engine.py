@@ -62,12 +62,11 @@ class Engine:
         if self.kind == "spark":
             return self.con.read_parquet(names) if len(names) > 1 else self.con.read_parquet(names[0])
         rows = self.con.read_parquet(names, hive_partitioning=False)
-        # A file's minimum and maximum leave NaN out, and DuckDB folds filters by them (duckdb/duckdb#25521): a NaN would
-        # pass for a number. What went through a condition has no minimum and maximum.
-        floats = [name for name, kind in rows.schema().items() if kind.is_floating()]
-        return rows.mutate(
-            **{name: ibis.ifelse(rows[name].isnull(), ibis.null("float64"), rows[name]) for name in floats}
-        )
+        # A file's minimum and maximum leave NaN out, and DuckDB folds filters by them (duckdb/duckdb#25521): a NaN
+        # would pass for a number. What went through a condition has no minimum and maximum.
+        floats = [rows[name] for name, kind in rows.schema().items() if kind.is_floating()]
+        hidden = {value.get_name(): ibis.ifelse(value.isnull(), ibis.null("float64"), value) for value in floats}
+        return rows.mutate(**hidden)
 
     def epoch_us(self, time: ir.Value) -> ir.Value:
         """Microseconds since 1970, exact; Ibis' own epoch has whole seconds."""
