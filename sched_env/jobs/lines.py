@@ -232,17 +232,25 @@ def mark(
     """Write the mask of a job; return how many cards may take it, and how many could but for a reservation."""
     q = queue.links[row, SHAPE]
     possible = 0
-    for node in range(cards.node_mem.size):
-        takes = node_takes(cards, queue, rules, state, b, node, q)
-        for c in range(cards.first[node], cards.first[node + 1]):
-            fit = takes & card_takes(cards, queue, runtimes, rules, state, b, c, q)
-            mask[b, c] = fit
-            possible += fit
+    gpu_mem, mem = queue.shapes[q, NEED_GPU], queue.shapes[q, NEED_MEM]
+    belief = runtimes.belief[queue.shape_model[q]]
+    # As node_takes and card_takes, without branches and with unsigned indices: see kernels.observe.
+    for index in range(cards.type.size):
+        c = np.uint64(index)
+        node = np.uint64(cards.node[c])
+        free = cards.mem[c] if rules.total_memory else state.card[b, c, GPU_FREE]
+        fit = card_fits(free, state.kind[b, c, JOBS], gpu_mem, rules.gpu_mem_margin, rules.max_jobs)
+        cpu = busy_share(cards, node, state.node[b, node, CORES])
+        fit &= node_fits(cpu, state.node[b, node, MEM], mem, rules.cpu_threshold, rules.mem_margin)
+        one, other = np.uint64(state.kind[b, c, 0]), np.uint64(state.kind[b, c, 1])
+        fit &= belief[np.uint64(cards.type[c]), one, other] < np.inf
+        mask[b, c] = fit
+        possible += fit
     allowed = possible
     if state.tally[b, HELD] > 0:
-        for c in range(cards.type.size):
-            if mask[b, c] and delays(cards, queue, runtimes, rules, state, b, c, row):
-                mask[b, c] = False
+        for index in range(cards.type.size):
+            if mask[b, index] and delays(cards, queue, runtimes, rules, state, b, index, row):
+                mask[b, index] = False
                 allowed -= 1
     return allowed, possible
 

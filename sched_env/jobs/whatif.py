@@ -5,6 +5,8 @@ They work in ``State.draft`` and ``State.ends`` and leave the state as it is.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from sched_env.features import jobs as features
@@ -54,7 +56,7 @@ def transfer_s(cards: Cards, queue: Queue, c: int, row: int) -> float:
 
 
 @inline
-def busy_share(cards: Cards, node: int, cores: float) -> float:
+def busy_share(cards: Cards, node: Any, cores: float) -> float:
     """Return the share of a node's cores in use when jobs keep so many of them busy."""
     return float(cards.node_cpu_used[node] + cores * cards.share_per_core[node])
 
