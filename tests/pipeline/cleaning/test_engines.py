@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from pipeline.ingest import IngestConfig, Range, ingest
 from pipeline.sources.sample import SampleConfig
 
 TRACES = Path(os.environ.get("LOADMASTER_TRACES", Path(__file__).parents[4] / "shared" / "data"))
+
+GENAI_DAY = date(2022, 9, 11)
+"""Nearly all of that trace's metrics are of this day."""
 
 spark = [
     pytest.mark.spark,
@@ -61,13 +65,10 @@ class TestSpark:
         from pipeline.sources.traces import TracesConfig
 
         monkeypatch.setenv("LOADMASTER_VAR", str(tmp_path / "var"))
-        config = IngestConfig(source="traces", traces=TracesConfig(**_genai()))
-        ingest(config, Range(), tmp_path / "raw")
+        files = [str(TRACES / "alibaba-genai-pods" / f"*{part}*.csv.gz") for part in ("gpu", "memory", "qps")]
+        config = IngestConfig(source="traces", traces=TracesConfig(format="alibaba_genai", paths=files))
+        ingest(config, Range(GENAI_DAY, GENAI_DAY), tmp_path / "raw")
         both(run_clean, tmp_path / "raw")
-
-
-def _genai() -> dict[str, Any]:
-    return {"format": "alibaba_genai", "paths": [str(TRACES / "alibaba-genai-pods" / "*.csv.gz")]}
 
 
 def test_spark_without_pyspark_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
