@@ -67,6 +67,20 @@ def lean_kernel(function: Function) -> Function:
     return _compile(function, _nrt=False)
 
 
+def entry(function: Function, *arguments: Any) -> Function:
+    """Return a kernel's machine code for arguments of these very types.
+
+    Finding the code for a call costs numba some 5 µs when arguments are tuples of arrays; calling it, 0.5 µs. Types
+    are not looked at again: the caller must pass the same dtypes, dimensions and memory layout every time.
+    """
+    if not COMPILED:
+        return function
+    import numba
+
+    types = tuple(numba.typeof(value) for value in arguments)  # type: ignore[no-untyped-call]
+    return function.compile(types)  # type: ignore[attr-defined, no-any-return]
+
+
 def _compile(function: Function, **options: Any) -> Function:
     if not COMPILED:
         return function

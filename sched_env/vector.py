@@ -217,7 +217,7 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
         Raises:
             InfeasibleActionError: When any action is off its mask; no environment has changed.
         """
-        chosen = np.asarray(actions, dtype=np.int64)
+        chosen = np.ascontiguousarray(actions, dtype=np.int64)
         if chosen.shape != (self.num_envs,):
             raise ConfigError(f"actions have shape {chosen.shape}", f"({self.num_envs},)")
         finished = self._step(chosen)

@@ -15,7 +15,7 @@ from sched_env import heuristics, scenarios
 from sched_env.errors import ConfigError, InfeasibleActionError, legal
 from sched_env.traces.tables import VmTrace
 from sched_env.vector import ENDED
-from sched_env.vm import kernels, render
+from sched_env.vm import render
 from sched_env.vm.scenario import VmScenario
 from sched_env.vm.vector import make
 
@@ -130,7 +130,7 @@ class SchedEnv(gymnasium.Env[Any, Any]):
         chosen[0] = self._rules[int(action)]()[0] if action in BUILT_IN_RULES else action
         if self._recorder:
             self._record(int(chosen[0]))
-        finished = kernels.step(many.state, many.params, many.events, buffers, chosen, many.seed, False, False)
+        finished = many.advance(chosen, False, False)
         if finished < 0:
             return self._refuse(int(action))
         self._steps += 1

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sched_env.heuristics import vm as heuristics
 from sched_env.heuristics.vm import FIRST_FIT, NAMES, TYPICAL_REQUESTS
-from sched_env.jit import inline, lean_kernel
+from sched_env.jit import entry, inline, lean_kernel
 from sched_env.vector import Buffers
 from sched_env.vm.events import CPU, HALVES, MEM, Events
 from sched_env.vm.state import Params, State
@@ -60,14 +60,13 @@ def choose(
 def batch(name: str, env: VmVectorEnv, _seed: int) -> BatchRule:
     """Bind a heuristic to a vector environment."""
     rule, actions, unwanted = NAMES.index(name), np.zeros(env.num_envs, np.int64), np.empty((0, 0))
+    arguments = (rule, env.state, env.params, env.events, env.buffers, TYPICAL_REQUESTS, actions)
+    kernel = entry(choose, *arguments, unwanted)
 
     def choose_all(scores: NDArray[np.float64] | None = None) -> NDArray[np.int64]:
         if scores is not None:
             scores[:] = -np.inf
-        choose(
-            rule, env.state, env.params, env.events, env.buffers, TYPICAL_REQUESTS, actions,
-            unwanted if scores is None else scores,
-        )  # fmt: skip
+        kernel(*arguments, unwanted if scores is None else scores)
         return actions
 
     return choose_all

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sched_env.contracts.feature_spec import Problem
 from sched_env.errors import ConfigError
 from sched_env.features.vm import SPEC
+from sched_env.jit import entry
 from sched_env.traces.tables import VmTrace
 from sched_env.traces.vm import load as load_trace
 from sched_env.vector import PlacementVectorEnv
@@ -36,6 +37,8 @@ class VmVectorEnv(PlacementVectorEnv):
         self.trace, self.events = trace, compile_events(trace, scenario)
         self.params = _params(scenario, self.events)
         self.state = _state(scenario, self.events, num_envs)
+        arguments = (self.state, self.params, self.events, self.buffers, self.buffers.start, self.seed, False, True)
+        self._kernel = entry(kernels.step, *arguments)
         self._grows = scenario.growing_servers > 0
         self.primary = ("wait_s", -1.0) if scenario.ending == "wait" else ("placed", 1.0)
 
@@ -48,12 +51,14 @@ class VmVectorEnv(PlacementVectorEnv):
         self._show()
 
     def _step(self, actions: NDArray[np.int64]) -> int:
-        finished: int = kernels.step(
-            self.state, self.params, self.events, self.buffers, actions, self.seed, self.park, True
-        )
+        finished = self.advance(actions, self.park, True)
         if self._grows:
             self._show()
         return finished
+
+    def advance(self, actions: NDArray[np.int64], park: bool, restart: bool) -> int:
+        """Call the kernel: contiguous int64 actions; see ``kernels.step``."""
+        return self._kernel(self.state, self.params, self.events, self.buffers, actions, self.seed, park, restart)
 
     def raw(self, b: int) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
         """Return the raw state fields of environment b's halves and of its request."""

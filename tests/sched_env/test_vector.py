@@ -184,3 +184,17 @@ def test_a_final_observation_keeps_servers_that_the_next_episode_has_not():
         seen, *_, infos = env.step(env.buffers.mask.argmax(axis=1))
     assert seen["mask"].shape == (1, 2)
     assert infos["final_obs"]["candidates"][0, :, 4].tolist() == [40.0] * 6  # capacity of all three servers
+
+
+def test_actions_of_any_layout_and_type_are_understood():
+    wide = np.zeros((4, 3), np.int32)
+    wide[:, 1] = [0, 2, 4, 6]
+    placed = []
+    for actions in ([0, 2, 4, 6], wide[:, 1], np.array([0.0, 2.0, 4.0, 6.0])):
+        env = make_vec("vm/fading", 4)
+        env.reset(seed=0)
+        env.step(actions)
+        placed.append(env.state.cpu[:4].copy())
+    np.testing.assert_array_equal(placed[0], placed[1])
+    np.testing.assert_array_equal(placed[0], placed[2])
+    assert (placed[0] < 40).any(axis=1).all()
