@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import shutil
 import subprocess
@@ -41,7 +42,7 @@ def make_day(raw: Path, day: date, seed: int) -> int:
     functions = [f"fn-{index:02d}" for index in range(FUNCTIONS)]
     parts = []
 
-    def add(metric: str, step: int, things: int, values, *, node=None, pod=None, function=None, detail=None, le=None) -> None:
+    def add(metric: str, step: int, things: int, values, *, node=None, pod=None, function=None, detail=None) -> None:
         times = np.arange(0, 86_400, step)
         shape = (len(times), things)
         parts.append(
@@ -52,7 +53,6 @@ def make_day(raw: Path, day: date, seed: int) -> int:
                 "pod": _names(pods, pod, shape),
                 "function": _names(functions, function, shape),
                 "detail": _names(["m5.4xlarge"], detail, shape),
-                "le": np.full(times.size * things, np.nan if le is None else le),
                 "value": np.broadcast_to(values(times), shape).ravel().astype(np.float64),
             }
         )
@@ -97,7 +97,7 @@ def make_day(raw: Path, day: date, seed: int) -> int:
             },
             "card": pa.nulls(len(keep), pa.string()),
             "detail": pa.array(columns["detail"][keep], pa.string()).dictionary_encode(),
-            "le": pa.array(columns["le"][keep], mask=np.isnan(columns["le"][keep])),
+            "le": pa.nulls(len(keep), pa.float64()),
             "value": pa.array(columns["value"][keep]),
         }
     ).select(SAMPLES.names)
@@ -144,56 +144,130 @@ def hand_written(raw: Path, out: Path) -> None:
 
 
 def with_pandas(raw: Path, out: Path) -> None:
-    """The logic of ``clean`` for its series in pandas: every metric, duplicates, jumps, resets, borders, gaps."""
+    """The logic of ``clean`` as one would write it in pandas: the same rules, repairs of time, gaps and tables."""
     import pandas as pd
 
+    from pipeline.contracts.raw import METRICS
+
     frame = pd.concat([pq.ParquetFile(file).read().to_pandas() for file in sorted(raw.glob("samples/*/*/*.parquet"))])
-    frame = frame[frame["value"].notna() & (frame["value"] >= 0)]
+    entity = frame["metric"].map({name: metric.entity for name, metric in METRICS.items()})
+    missing = pd.Series(False, index=frame.index)
+    for name in ("node", "pod", "function", "card"):
+        missing |= (entity == name) & (frame[name].isna() | (frame[name] == ""))
+    value = frame["value"]
+    capacity = frame["metric"].str.contains("_capacity_")
+    bad = entity.isna() | missing | value.isna() | (value < 0) | (value.abs() > 1e18) | (capacity & (value == 0))
+    frame[bad].to_parquet(out / "quarantine.parquet")
+    frame = frame[~bad]
+    labels = frame[frame["metric"] == "pod_info"].copy()
+    frame["node"] = frame["node"].where(entity[~bad].isin(["node", "card"]))
     key = ["cluster", "metric", "node", "pod", "function"]
-    frame["node"] = frame["node"].where(frame["metric"].str.startswith("node"))
-    frame = frame.sort_values([*key, "time", "value"]).drop_duplicates([*key, "time"], keep="last")
-    rising = frame["metric"].isin(["pod_cpu_seconds", "node_cpu_seconds", "function_requests", "function_response_seconds_sum"])
+    frame = frame.sort_values([*key, "time", "value"])
+    copies = frame.duplicated([*key, "time"], keep="last")
+    frame = frame[~copies]
+    rising = frame["metric"].map({name: metric.kind == "counter" for name, metric in METRICS.items()}).astype(bool)
     level, count = frame[~rising].copy(), frame[rising].copy()
-    level["window_start"] = level["time"].dt.floor("300s")
-    series = count.groupby(key, dropna=False, sort=False)
-    for name, column, step in (("before", "value", 1), ("since", "time", 1), ("earlier", "value", 2), ("after", "value", -1)):
-        count[name] = series[column].shift(step)
-    value, before, after = count["value"], count["before"], count["after"]
-    dip = (value < before) & (before <= after) & (after - value < value)
-    spike = (value > after) & (after >= before) & (value - before < after)
-    count = count[~(dip | spike)]
-    increase = (count["value"] - count["before"]).where(count["value"] >= count["before"], count["value"])
-    span = (count["time"] - count["since"]).dt.total_seconds()
-    count["value"] = increase / span
-    count = count[span <= 900]
-    first, last = count["since"].dt.floor("300s"), count["time"].dt.floor("300s")
-    crossing = first != last
-    border = last[crossing]
-    early, late = count[crossing].copy(), count[crossing].copy()
-    early["window_start"], late["window_start"] = first[crossing], last[crossing]
-    early["weight"] = (border - early["since"]).dt.total_seconds()
-    late["weight"] = (late["time"] - border).dt.total_seconds()
-    inside = count[~crossing].copy()
-    inside["window_start"], inside["weight"] = last[~crossing], span[inside.index]
-    count = pd.concat([inside, early, late])
-    count = count[count["weight"] > 0]
-    level["weight"] = 1.0
+    level["window_start"], level["weight"] = level["time"].dt.floor("300s"), 1.0
+    count = _intervals(pd, count, key)
     both = pd.concat([level, count])
     both["amount"] = both["value"] * both["weight"]
     groups = both.groupby([*key, "window_start"], dropna=False)
-    long = groups.agg(amount=("amount", "sum"), weight=("weight", "sum"), peak=("value", "max"), samples=("value", "size"))
+    long = groups.agg(
+        amount=("amount", "sum"),
+        weight=("weight", "sum"),
+        peak=("value", "max"),
+        lowest=("value", "min"),
+        samples=("value", "size"),
+    )
     long["p95"] = groups["value"].quantile(0.95)
     long["mean"] = long["amount"] / long["weight"]
     long = long.reset_index().sort_values([*key, "window_start"])
     following = long.groupby(key, dropna=False)["window_start"].shift(-1)
     lacking = (following - long["window_start"]).dt.total_seconds() / 300 - 1
-    filled = [long[lacking.between(step, 2)].assign(window_start=lambda rows, step=step: rows["window_start"] + pd.Timedelta(300 * step, "s")) for step in (1, 2)]
-    long = pd.concat([long, *filled])
-    for entity in ("node", "pod", "function"):
-        mine = long[long["metric"].str.startswith(entity)]
-        wide = mine.pivot_table(index=["window_start", "cluster", entity], columns="metric", values=["mean", "p95", "peak"])
-        wide.columns = ["_".join(names) for names in wide.columns]
-        wide.reset_index().to_parquet(out / f"{entity}s.parquet")
+    long["filled"] = False
+    copies = [
+        long[lacking.between(step, 2)].assign(
+            window_start=lambda rows, step=step: rows["window_start"] + pd.Timedelta(300 * step, "s")
+        )
+        for step in (1, 2)
+    ]
+    long = pd.concat([long, *[rows.assign(filled=True, samples=0) for rows in copies]])
+    expected = long[long["samples"] > 0].groupby(["cluster", "metric"])["samples"].median().rename("expected")
+    long = long.join(expected, on=["cluster", "metric"])
+    long["seen"] = long[["samples", "expected"]].min(axis=1)
+    wide = {name: _wide(long, name) for name in ("node", "pod", "function")}
+    labels["window_start"] = labels["time"].dt.floor("300s")
+    last = labels.sort_values("time").groupby(["window_start", "cluster", "pod"])[["node", "function"]].last()
+    pods = wide["pod"].join(last, on=["window_start", "cluster", "pod"])
+    pods[["node", "function"]] = (
+        pods.sort_values("window_start").groupby(["cluster", "pod"])[["node", "function"]].ffill()
+    )
+    place = ["window_start", "cluster", "node"]
+    nodes = wide["node"]
+    asked = pods.groupby(place)[["peak_pod_cpu_request_cores", "peak_pod_mem_request_bytes"]].sum()
+    nodes = nodes.join(asked, on=place)
+    pods = pods.merge(nodes[[*place, "peak_node_cpu_capacity_cores"]], on=place, how="left")
+    total = pods.groupby(place)["peak_pod_cpu_request_cores"].transform("sum")
+    pods["assigned"] = pods["peak_node_cpu_capacity_cores"] * pods["peak_pod_cpu_request_cores"] / total
+    of = ["window_start", "cluster", "function"]
+    pods = pods.sort_values([*of, "pod"])
+    pods["place"], pods["servers"] = pods.groupby(of).cumcount(), pods.groupby(of)["pod"].transform("size")
+    functions = wide["function"]
+    functions["requests"] = (functions["mean_function_requests"] * 300).round()
+    dealt = pods.merge(functions[[*of, "requests"]], on=of)
+    share = ((dealt["requests"] - dealt["place"] - 1) // dealt["servers"] + 1).clip(0, 200).fillna(0).astype(int)
+    demands = dealt.loc[dealt.index.repeat(share), ["window_start", "cluster", "pod"]]
+    demands["position"] = demands.groupby(["window_start", "cluster", "pod"]).cumcount()
+    for name, table in {"nodes": nodes, "pods": pods, "functions": functions, "demands": demands}.items():
+        table.sort_values(["window_start", "cluster"]).to_parquet(out / f"{name}.parquet")
+
+
+def _intervals(pd, count, key: list[str]):
+    """Counters as weighted rates of the windows their intervals touch."""
+    series = count.groupby(key, dropna=False, sort=False)
+    steps = {"before": ("value", 1), "since": ("time", 1), "earlier": ("value", 2), "earlier_t": ("time", 2)}
+    steps |= {"after": ("value", -1), "later": ("value", -2)}
+    for name, (column, step) in steps.items():
+        count[name] = series[column].shift(step)
+    jumped = _jumped(count["before"], count["value"], count["after"], count["later"])
+    skip = _jumped(count["earlier"], count["before"], count["value"], count["after"])
+    count["before"] = count["earlier"].where(skip, count["before"])
+    count["since"] = count["earlier_t"].where(skip, count["since"])
+    count = count[~jumped]
+    increase = (count["value"] - count["before"]).where(count["value"] >= count["before"], count["value"])
+    span = (count["time"] - count["since"]).dt.total_seconds()
+    count = count.assign(value=increase / span, span=span)
+    count = count[count["span"] <= 900]
+    first, last = count["since"].dt.floor("300s"), count["time"].dt.floor("300s")
+    crossing = first != last
+    inside = count[~crossing].assign(window_start=last[~crossing], weight=count["span"])
+    parts = [inside]
+    for step in range(4):
+        start = first[crossing] + pd.Timedelta(300 * step, "s")
+        part = count[crossing].assign(window_start=start)
+        begin, end = part["since"].where(part["since"] > start, start), start + pd.Timedelta(300, "s")
+        part["weight"] = (part["time"].where(part["time"] < end, end) - begin).dt.total_seconds()
+        parts.append(part[(start <= last[crossing]) & (part["weight"] > 0)])
+    return pd.concat(parts)
+
+
+def _jumped(before, value, after, later):
+    dip = (value < before) & (before <= after) & (after - value < value)
+    return dip | ((value > after) & (after >= before) & (value - before < after) & (value > later.fillna(0)))
+
+
+def _wide(long, entity: str):
+    mine = long[long["metric"].str.startswith(entity + "_")]
+    index = ["window_start", "cluster", entity]
+    wide = mine.pivot_table(index=index, columns="metric", values=["mean", "p95", "peak"], dropna=False, observed=True)
+    wide.columns = ["_".join(names) for names in wide.columns]
+    wide = wide.dropna(how="all")
+    quality = mine.groupby(index).agg(samples=("samples", "sum"), seen=("seen", "sum"), filled=("filled", "any"))
+    due = (
+        mine.drop_duplicates(["cluster", entity, "metric"]).groupby(["cluster", entity])["expected"].sum().rename("due")
+    )
+    wide = wide.join(quality).reset_index().join(due, on=["cluster", entity])
+    return wide.assign(completeness=(wide["seen"] / wide["due"]).clip(upper=1.0))
 
 
 def ours(raw: Path, out: Path) -> None:
@@ -235,8 +309,6 @@ def measure(name: str, raw: Path, work: Path, repeat: int) -> dict[str, float]:
 
 
 def _environment(work: Path) -> dict[str, str]:
-    import os
-
     return {**os.environ, "LOADMASTER_VAR": str(work / "var"), "OMP_NUM_THREADS": "1"}
 
 
