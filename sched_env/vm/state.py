@@ -68,7 +68,7 @@ class State(NamedTuple):
     mem: NDArray[np.float64]
     vms: NDArray[np.int32]
     """[B + 1, C]: VMs on each half; a split VM counts on both."""
-    where: NDArray[np.int32]
+    where: NDArray[np.signedinteger[Any]]
     """[B + 1, slots]: half that holds the VM of a slot, or -1."""
     env: Any
     """[B + 1] records of ``ENV``."""

@@ -118,6 +118,7 @@ def _params(scenario: VmScenario, events: Events) -> Params:
 
 def _state(scenario: VmScenario, events: Events, num_envs: int) -> State:
     rows, B, C = events.slot.size, num_envs + 1, 2 * scenario.most_servers
+    slots = int(np.where(events.slot < 0, ~events.slot, events.slot).max()) + 1
     heap = 0
     if scenario.ending == "wait":
         # As many VMs as the smallest request lets into the largest cluster, or all there are.
@@ -129,7 +130,7 @@ def _state(scenario: VmScenario, events: Events, num_envs: int) -> State:
         cpu=np.zeros((B, C)),
         mem=np.zeros((B, C)),
         vms=np.zeros((B, C), np.int32),
-        where=np.zeros((B, int(np.where(events.slot < 0, ~events.slot, events.slot).max()) + 1), np.int32),
+        where=np.zeros((B, slots), np.int16 if C < 2**15 else np.int32),  # small: it is the coldest memory of a step
         env=np.zeros(B, ENV).view(np.recarray),
         leave_s=np.zeros((B, heap)),
         leave_row=np.zeros((B, heap), np.int32),
