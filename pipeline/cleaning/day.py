@@ -27,7 +27,6 @@ from pipeline.contracts import raw as raw_contract
 from pipeline.contracts.windows import KEYS, TABLES
 
 DAY_SECONDS = 86_400
-ENTITIES = ("node", "pod", "function", "card")
 
 
 @dataclass(frozen=True)
@@ -84,18 +83,18 @@ class _Day:
         cache, config = self.engine.cache, self.config
         samples, long = self._samples()
         filled = cache(fill(long, config))
-        by_thing = {entity: self._named(filled, samples.series, entity) for entity in ENTITIES}
         seen = labels.sightings(self.engine, samples)
-
-        node_rows = cache(nodes.node_rows(by_thing["node"], labels.details(seen, "node"), config))
-        pod_rows = cache(pods.pod_rows(by_thing["pod"], labels.places(seen), config))
-        card_rows = nodes.card_rows(by_thing["card"], labels.details(seen, "card"), config)
+        series = samples.series
+        node_rows = cache(nodes.node_rows(filled, series, labels.details(seen, "node"), config))
+        pod_rows = cache(pods.pod_rows(filled, series, labels.places(seen), config))
+        card_rows = nodes.card_rows(filled, series, labels.details(seen, "card"), config)
+        of_functions = functions.named(filled, series)
 
         requests = demands.with_function(self._requests(), pod_rows)
         dealt = cache(demands.deal(requests, pod_rows))
-        gateway = functions.from_gateway(by_thing["function"])
+        gateway = functions.from_gateway(of_functions)
         function_rows = cache(functions.function_rows(gateway, functions.from_log(requests), ibis.memtable(earlier)))
-        handled = demands.handled(dealt, functions.counted_by_pod(by_thing["function"]))
+        handled = demands.handled(dealt, functions.counted_by_pod(of_functions))
         if self.accounts["requests"].rows_out:
             demand_rows = demands.from_log(dealt, pod_rows)
         else:
@@ -120,8 +119,8 @@ class _Day:
     def _read(self, table: str, files: list[Path]) -> ir.Table:
         """Read raw files, with ``t`` in microseconds beside their columns."""
         if not files:
-            nullable = pa.schema([field.with_nullable(True) for field in raw_contract.TABLES[table]])
-            return ibis.memtable(nullable.empty_table()).mutate(t=ibis.literal(0, "int64"))
+            columns = [column.with_nullable(True) for column in raw_contract.TABLES[table]]
+            return ibis.memtable(pa.schema([*columns, pa.field("t", pa.int64())]).empty_table())
         rows = self.engine.parquet(files)
         return rows.mutate(t=self.engine.epoch_us(rows.time))
 
@@ -138,13 +137,6 @@ class _Day:
         put_aside = partial(self._put_aside, "samples")
         cleaner = SampleCleaner(self.engine, self.day.span_us, self.accounts["samples"], put_aside, self.config)
         return cleaner.run(own, near)
-
-    def _named(self, long: ir.Table, series: ir.Table, entity: str) -> ir.Table:
-        """Give the series of one kind of thing their keys and metric back."""
-        mine = series.filter(series.entity == entity)
-        keys = [mine[name] for name in ("cluster", "metric", "node", "pod", "function", "card", "le")]
-        joined = long.inner_join(mine, "sid").select(*[long[name] for name in long.columns], *keys)
-        return joined.select(joined.columns)  # ends the join: Ibis would take the next one for a part of it
 
     def _requests(self) -> ir.Table:
         """Requests of the day that break no rule, copies merged."""
@@ -171,18 +163,16 @@ class _Day:
     def _finished(self, name: str, rows: ir.Table) -> pa.Table:
         """Fetch a table's rows of the day in the contract's columns, types and order."""
         low, high = (bound // SECOND_US for bound in self.day.span_us)
-        found = self.engine.arrow(rows.filter((rows.window >= low) & (rows.window < high)))
+        rows = rows.filter((rows.window >= low) & (rows.window < high))
+        inner = {"window_start": "window", "time": "t"}
+        found = self.engine.arrow(rows.order_by([inner.get(key, key) for key in KEYS[name]]))
         columns: list[Any] = []
         for column in TABLES[name]:
+            values = found[inner.get(column.name, column.name)]
             if column.name == "window_start":
-                values = pc.multiply(found["window"].cast(pa.int64()), SECOND_US)
-            elif column.name == "time":
-                values = found["t"].cast(pa.int64())
-            else:
-                values = found[column.name]
+                values = pc.multiply(values.cast(pa.int64()), SECOND_US)
             columns.append(values.cast(column.type))
-        table = pa.table(columns, schema=TABLES[name])
-        return table.sort_by([(key, "ascending") for key in KEYS[name]])
+        return pa.table(columns, schema=TABLES[name])
 
 
 def _rows(files: list[Path]) -> int:

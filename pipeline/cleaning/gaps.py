@@ -12,6 +12,7 @@ import ibis
 import ibis.expr.types as ir
 
 from pipeline.cleaning.config import CleanConfig
+from pipeline.cleaning.rules import CODE
 from pipeline.contracts.windows import WINDOW_SECONDS
 
 
@@ -23,11 +24,10 @@ class Column(NamedTuple):
     scale: float = 1.0
 
 
-def _missing_after(windows: ir.Table, keys: Sequence[str]) -> ir.Table:
-    """Add ``following``, the next window of the same keys, and ``lacking``, how many windows lie between."""
-    order = ibis.window(group_by=list(keys), order_by="window")
-    following = windows.window.lead().over(order)
-    windows = windows.mutate(following=following)
+def _missing_after(windows: ir.Table, key: str) -> ir.Table:
+    """Add ``following``, the next window of the same key, and ``lacking``, how many windows lie between."""
+    order = ibis.window(group_by=key, order_by="window")
+    windows = windows.mutate(following=windows.window.lead().over(order))
     lacking = ((windows.following - windows.window) / WINDOW_SECONDS).cast("int64") - 1
     return windows.mutate(lacking=lacking)
 
@@ -41,21 +41,24 @@ def _between(windows: ir.Table, least: int, most: int) -> ir.Table:
 
 def fill(long: ir.Table, config: CleanConfig) -> ir.Table:
     """Fill short gaps of each series with its statistics in the window before, with no samples."""
-    known = _missing_after(long.filter(long.mean.notnull()), ["sid"])
+    known = _missing_after(long.filter(long.mean.notnull()), "sid")
     copies = _between(known, 1, config.fill_windows)
     zero = ibis.literal(0, "int64")
     copies = copies.mutate(increase=ibis.null("float64"), samples=zero, rows=zero, rejected=zero, repaired=zero)
     return ibis.union(long, copies.select(long.columns))
 
 
-def wide(long: ir.Table, keys: Sequence[str], columns: Mapping[str, Column], config: CleanConfig) -> ir.Table:
-    """Turn one row a series into one row a thing and window, with the columns that tell its quality."""
-    long = _with_expected(long, keys, config)
+def wide(long: ir.Table, series: ir.Table, columns: Mapping[str, Column], config: CleanConfig) -> ir.Table:
+    """Turn one row a series into one row a ``thing`` and window, with the columns that tell its quality.
+
+    Things with a gap too long to fill but too short for them to be gone get empty rows, completeness 0.
+    """
+    long = _with_expected(long, series, config)
     values = {}
     for name, column in columns.items():
-        picked = [long[column.statistic].max(where=long.metric == metric) for metric in column.metrics]
+        picked = [long[column.statistic].max(where=long.code == CODE[metric]) for metric in column.metrics]
         values[name] = (ibis.coalesce(*picked) if len(picked) > 1 else picked[0]) * column.scale
-    rows = long.group_by([*keys, "window"]).agg(
+    rows = long.group_by("thing", "window").agg(
         **values,
         samples=long.samples.sum(),
         seen=ibis.least(long.samples.cast("float64"), long.expected).sum(),
@@ -63,29 +66,28 @@ def wide(long: ir.Table, keys: Sequence[str], columns: Mapping[str, Column], con
         filled=((long.samples == 0) & long.mean.notnull()).any(),
         repaired=long.repaired.sum(),
     )
-    return rows.mutate(completeness=ibis.least(1.0, rows.seen / rows.due)).drop("seen", "due")
+    return _add_missing(rows.mutate(completeness=ibis.least(1.0, rows.seen / rows.due)).drop("seen", "due"), config)
 
 
-def _with_expected(long: ir.Table, keys: Sequence[str], config: CleanConfig) -> ir.Table:
-    """Add ``expected`` samples of a series in a window, and ``due``: of all series a thing has that day."""
+def _with_expected(long: ir.Table, series: ir.Table, config: CleanConfig) -> ir.Table:
+    """Add ``thing``, ``code``, the samples ``expected`` of a series in a window, and ``due``: of all its thing has."""
+    joined = long.inner_join(series, "sid")
+    long = joined.select(*[long[name] for name in long.columns], series.thing, series.family, series.code)
+    long = long.select(long.columns)  # ends the join: Ibis would take the next one for a part of it
     scraped = long.filter(long.samples > 0)
     if config.scrape_seconds is None:
-        typical = scraped.group_by("cluster", "metric").agg(expected=scraped.samples.median())
+        typical = scraped.group_by("family").agg(expected=scraped.samples.median())
     else:
         least_one = max(1.0, WINDOW_SECONDS // config.scrape_seconds)
-        typical = scraped.select("cluster", "metric").distinct().mutate(expected=ibis.literal(least_one, "float64"))
-    series = long.select([*keys, "metric"]).distinct()
-    due = series.join(typical, ["cluster", "metric"]).group_by(list(keys)).agg(due=ibis._.expected.sum())
-    long = long.inner_join(typical, ["cluster", "metric"]).select(
-        *[long[name] for name in long.columns], typical.expected
-    )
-    return long.inner_join(due, list(keys)).select(*[long[name] for name in long.columns], due.due)
+        typical = scraped.select("family").distinct().mutate(expected=ibis.literal(least_one, "float64"))
+    each = series.inner_join(typical, "family").select(series.sid, series.thing, typical.expected)
+    due = each.mutate(due=each.expected.sum().over(ibis.window(group_by="thing"))).drop("thing")
+    return long.inner_join(due, "sid").select(*[long[name] for name in long.columns], due.expected, due.due)
 
 
-def add_missing(rows: ir.Table, keys: Sequence[str], config: CleanConfig) -> ir.Table:
-    """Add empty rows, completeness 0, for gaps that are too long to fill but too short for the thing to be gone."""
-    gaps = _between(_missing_after(rows, keys), 1, config.missing_windows)
-    empty = {name: ibis.null(rows.schema()[name]) for name in rows.columns if name not in (*keys, "window")}
+def _add_missing(rows: ir.Table, config: CleanConfig) -> ir.Table:
+    gaps = _between(_missing_after(rows, "thing"), 1, config.missing_windows)
+    empty = {name: ibis.null(rows.schema()[name]) for name in rows.columns if name not in ("thing", "window")}
     empty |= {
         "samples": ibis.literal(0, "int64"),
         "completeness": ibis.literal(0.0),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ibis.expr.types as ir
 
 from pipeline.cleaning.engine import Engine
-from pipeline.cleaning.samples import KEYS, Samples
+from pipeline.cleaning.samples import Samples
 from pipeline.cleaning.series import window_of
 
 
 def sightings(engine: Engine, samples: Samples) -> ir.Table:
-    """When each informative label set was seen in each window: its labels, ``window``, ``first`` and ``last``.
+    """When each informative label set was seen in each window: its ``thing``, labels, ``window``, ``first``, ``last``.
 
     Info metrics exist to carry labels; only where pods have none is every pod sample read for its own.
     """
@@ -23,18 +23,20 @@ def sightings(engine: Engine, samples: Samples) -> ir.Table:
     rows = samples.rows.semi_join(telling, "label")
     rows = rows.mutate(window=window_of(rows.t))
     seen = rows.group_by("label", "window").agg(first=rows.t.min(), last=rows.t.max())
-    columns = ["entity", "cluster", "node", "pod", "function", "card", "detail"]
-    return engine.cache(
-        seen.inner_join(telling, "label").select(
-            seen.window, seen["first"], seen["last"], *[telling[name].nullif("").name(name) for name in columns]
-        )
+    series = samples.series
+    told = telling.inner_join(series, "sid").select(
+        telling.label,
+        series.thing,
+        *[telling[name].nullif("").name(name) for name in ("entity", "cluster", "node", "pod", "function", "detail")],
     )
+    told = told.select(told.columns)  # ends the join: Ibis would take the next one for a part of it
+    return engine.cache(seen.inner_join(told, "label").drop("label"))
 
 
 def places(seen: ir.Table) -> ir.Table:
     """Where each pod was in each window: its last node, whether it had several, and its function."""
     mine = seen.filter(seen.entity == "pod")
-    return mine.group_by("cluster", "pod", "window").agg(
+    return mine.group_by("thing", "window").agg(
         node=mine.node.argmax(mine["last"], where=mine.node.notnull()),
         several=(mine.node.min() != mine.node.max()).fill_null(False),
         function=mine.function.argmax(mine["last"], where=mine.function.notnull()),
@@ -50,4 +52,4 @@ def lifetimes(seen: ir.Table) -> ir.Table:
 def details(seen: ir.Table, entity: str) -> ir.Table:
     """What the day's last info sample says about each node or card: its instance type or model."""
     mine = seen.filter((seen.entity == entity) & seen.detail.notnull())
-    return mine.group_by(list(KEYS[entity])).agg(detail=mine.detail.argmax(mine["last"]))
+    return mine.group_by("thing").agg(detail=mine.detail.argmax(mine["last"]))

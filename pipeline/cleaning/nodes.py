@@ -6,8 +6,8 @@ import ibis
 import ibis.expr.types as ir
 
 from pipeline.cleaning.config import CleanConfig
-from pipeline.cleaning.gaps import Column, add_missing, wide
-from pipeline.cleaning.samples import KEYS
+from pipeline.cleaning.gaps import Column, wide
+from pipeline.cleaning.samples import named
 from pipeline.contracts.windows import STATISTICS, UNITS
 
 GIB = 1 / 2**30
@@ -49,22 +49,28 @@ CARD_COLUMNS = {
 }
 
 
-def node_rows(long: ir.Table, details: ir.Table, config: CleanConfig) -> ir.Table:
+def node_rows(long: ir.Table, series: ir.Table, details: ir.Table, config: CleanConfig) -> ir.Table:
     """Rows of ``nodes`` but for what their pods ask for and what they cost; ``details`` has the instance types."""
-    rows = add_missing(wide(long, KEYS["node"], COLUMNS, config), KEYS["node"], config)
-    rows = rows.mutate(active=(rows.ready.fill_null(1.0) >= 0.5) & ((rows.samples > 0) | rows.filled)).drop("ready")
-    return _with_detail(rows, details, KEYS["node"], "instance_type")
+    rows = _rows(long, series, details, config, "node", COLUMNS).rename(instance_type="detail")
+    return rows.mutate(active=(rows.ready.fill_null(1.0) >= 0.5) & ((rows.samples > 0) | rows.filled)).drop("ready")
 
 
-def card_rows(long: ir.Table, details: ir.Table, config: CleanConfig) -> ir.Table:
+def card_rows(long: ir.Table, series: ir.Table, details: ir.Table, config: CleanConfig) -> ir.Table:
     """Rows of ``cards``; ``details`` has the models."""
-    rows = add_missing(wide(long, KEYS["card"], CARD_COLUMNS, config), KEYS["card"], config)
-    return _with_detail(rows, details, KEYS["card"], "model")
+    return _rows(long, series, details, config, "card", CARD_COLUMNS).rename(model="detail")
 
 
-def _with_detail(rows: ir.Table, details: ir.Table, keys: tuple[str, ...], name: str) -> ir.Table:
-    joined = rows.left_join(details, list(keys))
-    return joined.select(*[rows[column] for column in rows.columns], details.detail.name(name))
+def _rows(
+    long: ir.Table,
+    series: ir.Table,
+    details: ir.Table,
+    config: CleanConfig,
+    entity: str,
+    columns: dict[str, Column],
+) -> ir.Table:
+    rows = wide(long, series.filter(series.entity == entity), columns, config)
+    joined = rows.left_join(details, "thing").select(*[rows[name] for name in rows.columns], details.detail)
+    return named(joined.select(joined.columns), series, entity)
 
 
 def complete_nodes(nodes: ir.Table, pods: ir.Table, prices: ir.Table) -> ir.Table:

@@ -6,9 +6,9 @@ import ibis
 import ibis.expr.types as ir
 
 from pipeline.cleaning.config import CleanConfig
-from pipeline.cleaning.gaps import Column, add_missing, wide
+from pipeline.cleaning.gaps import Column, wide
 from pipeline.cleaning.nodes import GIB, MB, STATISTIC
-from pipeline.cleaning.samples import KEYS
+from pipeline.cleaning.samples import named
 from pipeline.contracts.windows import STATISTICS, WINDOW_SECONDS
 
 USED = {
@@ -28,25 +28,24 @@ COLUMNS = {
 }
 
 
-def pod_rows(long: ir.Table, places: ir.Table, config: CleanConfig) -> ir.Table:
+def pod_rows(long: ir.Table, series: ir.Table, places: ir.Table, config: CleanConfig) -> ir.Table:
     """Rows of ``pods`` but for what depends on nodes and requests."""
-    rows = wide(long, KEYS["pod"], COLUMNS, config)
-    rows = rows.left_join(places, ["cluster", "pod", "window"]).select(
-        *[rows[name] for name in rows.columns], places.node, places.several, places.function
-    )
+    rows = wide(long, series.filter(series.entity == "pod"), COLUMNS, config)
+    joined = rows.left_join(places, ["thing", "window"])
+    rows = joined.select(*[rows[name] for name in rows.columns], places.node, places.several, places.function)
     rows = rows.select(rows.columns)  # ends the join: Ibis would take the next one for a part of it
-    rows = add_missing(rows, KEYS["pod"], config)
-    life = ibis.window(group_by=["cluster", "pod"])
-    so_far = ibis.window(group_by=["cluster", "pod"], order_by="window", preceding=(None, 0))
+    life = ibis.window(group_by="thing")
+    so_far = ibis.window(group_by="thing", order_by="window", preceding=(None, 0))
     # A label lost in some scrapes is the one before (before the first, the first); a function never changes.
     rows = rows.mutate(known=rows.node.count().over(so_far), function=rows.function.max().over(life))
     first = ibis.ifelse(rows.known == 1, rows.node, ibis.null("string")).max().over(life)
-    since = ibis.window(group_by=["cluster", "pod", "known"])
+    since = ibis.window(group_by=["thing", "known"])
     rows = rows.mutate(
         node=ibis.coalesce(rows.node.max().over(since), first), several=rows.several.fill_null(False)
     ).drop("known")
-    order = ibis.window(group_by=["cluster", "pod"], order_by="window")
-    return rows.mutate(moved=rows.several | (rows.node.lag().over(order) != rows.node).fill_null(False)).drop("several")
+    before = rows.node.lag().over(ibis.window(group_by="thing", order_by="window"))
+    rows = rows.mutate(moved=rows.several | (before != rows.node).fill_null(False)).drop("several")
+    return named(rows, series, "pod")
 
 
 def complete_pods(pods: ir.Table, nodes: ir.Table, handled: ir.Table) -> ir.Table:

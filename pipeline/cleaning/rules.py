@@ -69,6 +69,9 @@ REPAIRS = {
 }
 """What is put right instead of put aside; windows count the samples in ``repaired``."""
 
+CODE = {name: code for code, name in enumerate(METRICS)}
+"""Numbers of the metrics: a million comparisons of numbers cost less than of names."""
+
 _ZERO_MEANS_NONE = ("node_gpu_capacity_cards",)
 _LARGEST = {"card_gpu_used_ratio": 100.0, "node_cpu_capacity_cores": MAX_NODE_CORES * 1000}
 
@@ -79,6 +82,7 @@ def metric_table() -> ir.Table:
         {
             "metric": name,
             "canonical": ALIASES.get(name, name),
+            "code": CODE[ALIASES.get(name, name)],
             "entity": METRICS[ALIASES.get(name, name)].entity,
             "counter": METRICS[ALIASES.get(name, name)].kind == "counter",
             "renamed": name in ALIASES,

@@ -52,11 +52,12 @@ class SampleCleaner:
         steps = intervals(rising, self._margin_us)
         long = cache(ibis.union(gauges(self._engine, level), counters(steps)))
 
-        scales = cache(units.scales(_named(long, series), self._config))
+        stats = cache(units.summaries(long, series))
+        scales = cache(units.scales(stats, self._config))
         if self._any(scales):
             long = cache(units.apply_scales(long, scales))
             self._count_scaled(long, scales)
-        doubtful = cache(units.suspects(_named(long, series), scales))
+        doubtful = cache(units.suspects(stats, scales))
         if self._any(doubtful):
             long = self._judge(own, long, level, rising, doubtful)
         jumped = long.filter((long.rejected > 0) & (long.sid >= first_counter)).anti_join(doubtful, "sid")
@@ -138,10 +139,3 @@ class SampleCleaner:
 
     def _one(self, rows: ir.Table) -> dict[str, int]:
         return {name: value or 0 for name, value in self._engine.arrow(rows).to_pylist()[0].items()}
-
-
-def _named(long: ir.Table, series: ir.Table) -> ir.Table:
-    """Give series their metric, entity and keys back."""
-    names = [series[name] for name in ("metric", "entity", "cluster", "node", "card")]
-    joined = long.inner_join(series, "sid").select(*[long[name] for name in long.columns], *names)
-    return joined.select(joined.columns)  # ends the join: Ibis would take the next one for a part of it

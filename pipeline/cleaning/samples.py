@@ -33,7 +33,7 @@ class Samples:
     labels: ir.Table
     """One row a label set: :data:`LABELS`, ``label``, ``sid``, ``rule`` and what is known of the metric."""
     series: ir.Table
-    """One row a series: ``sid``, ``entity``, ``counter``, ``metric`` (canonical), ``cluster``, ``node`` … ``le``."""
+    """One row a series: ``sid``, ``entity``, ``metric`` (canonical), its ``code``, ``thing``, ``cluster``, … ``le``."""
     present: frozenset[str]
     """Canonical metrics that have a series."""
 
@@ -79,21 +79,40 @@ def label_sets(engine: Engine, rows: ir.Table) -> ir.Table:
 
 
 def series_table(engine: Engine, labels: ir.Table) -> ir.Table:
-    """One row a series."""
+    """One row a series; ``thing`` numbers the nodes, pods, functions and cards, ``family`` metrics of a cluster."""
     good = labels.filter(labels.rule.isnull())
+    series = good.group_by("sid").agg(
+        entity=good.entity.max(),
+        counter=good.counter.any(),
+        metric=good.canonical.max(),
+        code=good.code.max(),
+        cluster=good.cluster.max(),
+        node=good.key_node.max(),
+        pod=good.key_pod.max(),
+        function=good.key_function.max(),
+        card=good.key_card.max(),
+        le=good.key_le.max(),
+    )
+    # A function's pods and buckets are series of the function.
+    own_pod = ibis.ifelse(series.entity == "pod", series.pod, ibis.null("string"))
+    order = [series.entity, series.cluster, series.node, own_pod, series.function, series.card]
     return engine.cache(
-        good.group_by("sid").agg(
-            entity=good.entity.max(),
-            counter=good.counter.any(),
-            metric=good.canonical.max(),
-            cluster=good.cluster.max(),
-            node=good.key_node.max(),
-            pod=good.key_pod.max(),
-            function=good.key_function.max(),
-            card=good.key_card.max(),
-            le=good.key_le.max(),
+        series.mutate(
+            thing=ibis.dense_rank().over(ibis.window(order_by=order)).cast("int32"),
+            family=ibis.dense_rank().over(ibis.window(order_by=["cluster", "metric"])).cast("int32"),
         )
     )
+
+
+def named(rows: ir.Table, series: ir.Table, entity: str) -> ir.Table:
+    """Give rows of things their keys back, by ``thing``."""
+    mine = series.filter(series.entity == entity)
+    keys = KEYS[entity]
+    things = mine.group_by("thing").agg(**{name: mine[name].max() for name in keys})
+    joined = rows.inner_join(things, "thing").select(
+        *[rows[name] for name in rows.columns if name != "thing"], *[things[name] for name in keys]
+    )
+    return joined.select(joined.columns)  # ends the join: Ibis would take the next one for a part of it
 
 
 def labelled(rows: ir.Table, labels: ir.Table) -> ir.Table:

@@ -44,9 +44,20 @@ CAPACITY = {
 }
 
 
-def scales(named: ir.Table, config: CleanConfig) -> ir.Table:
+def summaries(long: ir.Table, series: ir.Table) -> ir.Table:
+    """One row a series of the day: its ``typical`` mean, what it usually has as a maximum (``told``), its extremes."""
+    stats = long.group_by("sid").agg(
+        typical=long.mean.median(), told=long.peak.median(), peak=long.peak.max(), lowest=long.lowest.min()
+    )
+    names = [series[name] for name in ("metric", "entity", "cluster", "node", "card")]
+    joined = stats.inner_join(series, "sid").select(*[stats[name] for name in stats.columns], *names)
+    return joined.select(joined.columns)  # ends the join: Ibis would take the next one for a part of it
+
+
+def scales(stats: ir.Table, config: CleanConfig) -> ir.Table:
     """Series that are in another unit as a whole: ``sid``, ``scale`` and the ``repair``."""
-    stats = _with_bounds(named, _capacities(named))
+    told = _capacity_scales(stats)
+    stats = _with_bounds(stats, told)
     cpu = stats.metric.isin(["node_cpu_used_cores", "pod_cpu_used_cores", "pod_cpu_request_cores"])
     most = stats.bound * config.over_capacity_ratio
     milli = cpu & (stats.typical > most) & (stats.typical <= 1000 * most)
@@ -57,9 +68,8 @@ def scales(named: ir.Table, config: CleanConfig) -> ir.Table:
     scale = ibis.cases((milli, 0.001), (percent, 0.01), (same, stats.factor), else_=1.0)
     repair = ibis.cases((milli, "millicores"), (percent, "percent"), (same, "binary_unit"), else_=ibis.null("string"))
     used = stats.select("sid", scale=scale, repair=repair)
-    capacity = _capacity_scales(named)
-    name = ibis.ifelse(capacity.scale < 1, "millicores", "binary_unit")
-    both = ibis.union(used, capacity.select("sid", "scale", repair=name))
+    name = ibis.ifelse(told.scale < 1, "millicores", "binary_unit")
+    both = ibis.union(used, told.select("sid", "scale", repair=name))
     return both.filter(both.scale != 1.0)
 
 
@@ -72,12 +82,17 @@ def apply_scales(long: ir.Table, found: ir.Table) -> ir.Table:
     return joined.select(*[changed.get(name, long[name]) for name in long.columns])
 
 
-def suspects(named: ir.Table, found: ir.Table) -> ir.Table:
+def suspects(stats: ir.Table, found: ir.Table) -> ir.Table:
     """Series with single samples that cannot be: ``sid``, ``metric``, ``bound``, ``typical`` and ``scale``.
 
-    ``named`` is scaled already; ``found`` are the scales.
+    ``stats`` are not scaled yet; ``found`` are the scales.
     """
-    stats = _with_bounds(named, _capacities(named))
+    joined = stats.left_join(found, "sid")
+    scale = found.scale.fill_null(1.0)
+    changed = {name: (stats[name] * scale).name(name) for name in ("typical", "told", "peak", "lowest")}
+    stats = joined.select(*[changed.get(name, stats[name]) for name in stats.columns])
+    stats = stats.select(stats.columns)  # ends the join: Ibis would take the next one for a part of it
+    stats = _with_bounds(stats, _capacity_scales(stats))
     over = stats.peak > stats.bound * SLACK
     fell = (stats.metric == "node_mem_used_bytes") & (stats.lowest > 0) & (stats.lowest < stats.typical / MUCH_LESS)
     picked = stats.filter(over | fell)
@@ -131,19 +146,11 @@ def judged_intervals(steps: ir.Table, doubtful: ir.Table, config: CleanConfig) -
     return judged.mutate(repair=clamped, repaired=judged.repaired | judged.clamped).drop("bound", "clamped")
 
 
-def _capacities(named: ir.Table) -> ir.Table:
-    """Capacity of each node and card in base units: ``cluster``, ``node``, ``card``, ``resource``, ``capacity``."""
-    told = _capacity_scales(named)
-    return told.select("cluster", "node", "card", "resource", capacity=told.told * told.scale, factor=told.scale)
-
-
-def _capacity_scales(named: ir.Table) -> ir.Table:
+def _capacity_scales(stats: ir.Table) -> ir.Table:
     """What each capacity series says (``told``), and by what its unit is wrong (``scale``)."""
-    mine = named.filter(named.metric.isin(list(CAPACITY)))
-    told = mine.group_by("sid", "metric", "cluster", "node", "card").agg(told=mine.peak.median())
+    told = stats.filter(stats.metric.isin(list(CAPACITY)))
     told = told.mutate(resource=told.metric.cases(*CAPACITY.items(), else_=ibis.null("string")))
-    used = named.filter(named.metric == "node_mem_used_bytes")
-    used = used.group_by("cluster", "node").agg(used=used.mean.median())
+    used = stats.filter(stats.metric == "node_mem_used_bytes").select("cluster", "node", used="typical")
     joined = told.left_join(used, ["cluster", "node"]).select(*[told[name] for name in told.columns], used.used)
     memory = joined.resource.isin(["mem", "card"])
     # A card's memory is not its node's.
@@ -155,17 +162,15 @@ def _capacity_scales(named: ir.Table) -> ir.Table:
     return joined.mutate(scale=ibis.cases((milli, 0.001), *units, else_=1.0))
 
 
-def _with_bounds(named: ir.Table, capacities: ir.Table) -> ir.Table:
-    """Typical value, extremes and bound of every series that has a bound.
+def _with_bounds(stats: ir.Table, told: ir.Table) -> ir.Table:
+    """Add the bound of every series that has one, and by what its capacity's unit was wrong (``factor``).
 
     A node is bounded by its own capacity, a pod by the largest node of its cluster (it may have moved), a card by its
     own memory; where no capacity is known, by what the largest machines have.
     """
-    mine = named.filter(named.metric.isin(list(RESOURCE)))
-    stats = mine.group_by("sid", "metric", "entity", "cluster", "node", "card").agg(
-        typical=mine.mean.median(), peak=mine.peak.max(), lowest=mine.lowest.min()
-    )
+    stats = stats.filter(stats.metric.isin(list(RESOURCE)))
     stats = stats.mutate(resource=stats.metric.cases(*RESOURCE.items(), else_=ibis.null("string")))
+    capacities = told.select("cluster", "node", "resource", capacity=told.told * told.scale, factor=told.scale)
     by_node = capacities.group_by("cluster", "node", "resource").agg(
         own=capacities.capacity.max(), own_factor=capacities.factor.max()
     )
