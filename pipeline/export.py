@@ -56,7 +56,7 @@ class Parity(msgspec.Struct, frozen=True):
     """How far the exported graph is from the network it was made of."""
 
     max_error: float
-    """Largest |torch - onnxruntime| / (1 + |torch|): float32 rounds in proportion."""
+    """Largest |torch - onnxruntime|, in units of 1 + the decision's largest score: float32 rounds in proportion."""
     argmax_equal: bool
     permutation_invariant: bool
     mask_violations: int
@@ -121,7 +121,8 @@ def compare(scorer: Scorer, session: Any, spec: FeatureSpec) -> Parity:
         candidates, request, mask = draw(spec, rows=16, size=size, seed=1)
         expected = network(candidates, request, mask)
         found = policy_graph.scores(session, candidates, request, mask)
-        worst = max(worst, float((np.abs(found - expected) / (1.0 + np.abs(expected)))[mask].max()))
+        largest = np.abs(np.where(mask, expected, 0.0)).max(axis=1, keepdims=True)
+        worst = max(worst, float((np.abs(found - expected) / (1.0 + largest))[mask].max()))
         equal &= bool((found.argmax(axis=1) == expected.argmax(axis=1)).all())
         violations += int((~np.take_along_axis(mask, found.argmax(axis=1)[:, None], axis=1)).sum())
         order = np.random.default_rng(size).permutation(size)

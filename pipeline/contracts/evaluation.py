@@ -42,7 +42,7 @@ class Integrity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``integrity.json``: stage 0 of the gate, no statistics."""
 
     parity_max_error: float
-    """Largest |torch - onnxruntime| / (1 + |torch|) over sizes: float32 rounds in proportion."""
+    """Largest |torch - onnxruntime| over sizes, in units of 1 + the decision's largest score."""
     parity_argmax_equal: bool
     permutation_invariant: bool
     mask_violations: int
