@@ -35,7 +35,7 @@ run: setup ## the nightly loop on this machine: service, Airflow, one run on the
 	@$(BIN)/python -m pipeline.local $(if $(filter yes,$(APPROVE)),--approve)
 
 test: setup lint ## all tests that CI runs
-	$(BIN)/python -m pytest -m "not soak" -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not soak" -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: setup ## style, types and import rules
 	$(BIN)/ruff check .
