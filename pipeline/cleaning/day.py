@@ -80,6 +80,21 @@ class _Day:
         self.bad: list[pa.Table] = []
 
     def run(self, prices: dict[str, float], earlier: pa.Table) -> CleanedDay:
+        if self.day.near or self.day.files.get("samples") or self.day.files.get("requests"):
+            results = self._tables(prices, earlier)
+        else:
+            # Traces of VMs and jobs hold nothing but events, often over hundreds of days.
+            results = {"events": self._told_events()}
+        tables = {name: schema.empty_table() for name, schema in TABLES.items()}
+        tables |= {name: self._finished(name, rows) for name, rows in results.items()}
+        tables["quarantine"] = pa.concat_tables([tables["quarantine"], *self.bad]).sort_by(
+            [(name, "ascending") for name in ("table", "rule", "window_start", "cluster", "raw")]
+        )
+        for table, account in self.accounts.items():
+            account.check(f"{table} of {self.day.day}")
+        return CleanedDay(tables, self.accounts)
+
+    def _tables(self, prices: dict[str, float], earlier: pa.Table) -> dict[str, ir.Table]:
         cache, config = self.engine.cache, self.config
         samples, long = self._samples()
         filled = cache(fill(long, config))
@@ -100,7 +115,7 @@ class _Day:
         else:
             demand_rows = demands.from_counts(function_rows, pod_rows, config)
         told = self._told_events()
-        results = {
+        return {
             "nodes": nodes.complete_nodes(node_rows, pod_rows, nodes.price_table(prices)),
             "pods": pods.complete_pods(pod_rows, node_rows, handled),
             "functions": function_rows,
@@ -108,13 +123,6 @@ class _Day:
             "events": events.event_rows(told, events.seen(labels.lifetimes(seen), pod_rows, self.day.span_us)),
             "cards": card_rows,
         }
-        tables = {name: self._finished(name, rows) for name, rows in results.items()}
-        tables["quarantine"] = pa.concat_tables([TABLES["quarantine"].empty_table(), *self.bad]).sort_by(
-            [(name, "ascending") for name in ("table", "rule", "window_start", "cluster", "raw")]
-        )
-        for table, account in self.accounts.items():
-            account.check(f"{table} of {self.day.day}")
-        return CleanedDay(tables, self.accounts)
 
     def _read(self, table: str, files: list[Path]) -> ir.Table:
         """Read raw files, with ``t`` in microseconds beside their columns."""

@@ -15,6 +15,7 @@ DAY_CHECKS = 7
 RANGE_CHECKS = 3
 _SLACK = 1e-6
 """Relative room for the rounding of sums."""
+_MEASURED = ("nodes", "pods", "functions")
 WINDOWS_OF_AN_HOUR = 3600 // WINDOW_SECONDS
 _QUALITY = ("nodes", "pods", "functions", "cards")
 
@@ -131,19 +132,23 @@ def _little_quarantined(day: str, tables: dict[str, pd.DataFrame], config: Valid
 
 
 def check_range(
-    days: list[str],
-    rows: dict[str, int],
+    days: dict[str, dict[str, int]],
     last_window: datetime | None,
     wanted_end: datetime | None,
     config: ValidateConfig,
 ) -> Iterator[Finding]:
-    """Check the range as a whole: every day is there, tables are not empty, the end is recent enough."""
-    due = [day.date().isoformat() for day in pd.date_range(days[0], days[-1], freq="D")]
-    missing = sorted(set(due) - set(days))
+    """Check the range as a whole: every day is there, tables are not empty, the end is recent enough.
+
+    ``days`` are the rows of each table, by day.
+    """
+    # Metrics flow every day; a trace of events alone may have quiet days.
+    measured = sorted(day for day, rows in days.items() if any(rows[table] for table in _MEASURED))
+    due = pd.date_range(measured[0], measured[-1], freq="D") if measured else []
+    missing = sorted({day.date().isoformat() for day in due} - set(measured))
     if missing:
         examples: list[dict[str, object]] = [{"day": day} for day in missing[: config.examples]]
         yield Finding("error", "nodes", "days_contiguous", "", len(missing), "days without windows", examples)
-    if not any(rows[table] for table in ("nodes", "pods", "functions", "events")):
+    if not any(rows[table] for rows in days.values() for table in (*_MEASURED, "events")):
         yield Finding("error", "nodes", "not_empty", "", 1, "no table has a row")
     if last_window is not None:
         end = last_window + pd.Timedelta(seconds=WINDOW_SECONDS)

@@ -248,11 +248,11 @@ class TestBetweenTables:
 
 
 class TestOverTime:
-    rows = dict.fromkeys(TABLES, 1)
     last = datetime(2026, 3, 2, 23, 55, tzinfo=UTC)
 
     def check(self, days: list[str], end: datetime | None = None, **settings: Any) -> dict[str, Any]:
-        found = cross.check_range(days, self.rows, self.last, end, ValidateConfig(**settings))
+        rows = {day: dict.fromkeys(TABLES, 1) for day in days}
+        found = cross.check_range(rows, self.last, end, ValidateConfig(**settings))
         return {finding.rule: finding for finding in found}
 
     def test_a_missing_day(self) -> None:
@@ -268,8 +268,13 @@ class TestOverTime:
         assert "fresh" in self.check(["2026-03-02"], max_age_hours=1.0)
 
     def test_tables_without_any_row(self) -> None:
-        found = cross.check_range(["2026-03-02"], dict.fromkeys(TABLES, 0), None, None, ValidateConfig())
+        found = cross.check_range({"2026-03-02": dict.fromkeys(TABLES, 0)}, None, None, ValidateConfig())
         assert [finding.rule for finding in found] == ["not_empty"]
+
+    def test_quiet_days_of_events_alone(self) -> None:
+        rows = {**dict.fromkeys(TABLES, 0), "events": 5}
+        found = cross.check_range({"2026-03-02": rows, "2026-03-05": rows}, self.last, None, ValidateConfig())
+        assert list(found) == []
 
 
 class TestDrift:

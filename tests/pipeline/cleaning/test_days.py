@@ -127,6 +127,14 @@ def test_files_carry_the_schema_and_its_version(two_days: Path, tmp_path: Path, 
         assert found.metadata[VERSION_KEY] == str(SCHEMA_VERSION).encode()
 
 
+def test_a_day_of_events_alone(tmp_path: Path, healthy: Any) -> None:
+    rows = {"events": healthy.rows()["events"]}
+    rows["events"][0]["kind"] = "cow"
+    metrics = clean(healthy.write(tmp_path / "raw", {"c": rows}), tmp_path / "out", CleanConfig())
+    assert {name: count for name, count in metrics.windows.items() if count} == {"events": 1, "quarantine": 1}
+    assert metrics.rows["events"].quarantined == {"unknown_kind": 1}
+
+
 def test_prices_are_joined_by_instance_type(two_days: Path, tmp_path: Path, healthy: Any) -> None:
     (two_days / "prices.csv").write_text("instance_type,usd_per_hour\nm5.2xlarge,0.384\n")
     clean(two_days, tmp_path / "out", CleanConfig())
