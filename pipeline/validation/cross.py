@@ -143,8 +143,8 @@ def check_range(
     """
     # Metrics flow every day; a trace of events alone may have quiet days.
     measured = sorted(day for day, rows in days.items() if any(rows[table] for table in _MEASURED))
-    due = pd.date_range(measured[0], measured[-1], freq="D") if measured else []
-    missing = sorted({day.date().isoformat() for day in due} - set(measured))
+    due = set(pd.date_range(measured[0], measured[-1], freq="D").strftime("%Y-%m-%d")) if measured else set()
+    missing = sorted(due - set(measured))
     if missing:
         examples: list[dict[str, object]] = [{"day": day} for day in missing[: config.examples]]
         yield Finding("error", "nodes", "days_contiguous", "", len(missing), "days without windows", examples)
