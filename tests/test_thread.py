@@ -100,7 +100,8 @@ def policies(settings):
 def records(settings):
     registry = settings.var / "registry.git"
     names = git(registry, "ls-tree", "-r", "--name-only", "promotions", "records/").splitlines()
-    return [json.loads(git(registry, "show", f"promotions:{name}")) for name in sorted(names)]
+    documents = sorted(name for name in names if name.endswith(".json"))
+    return [json.loads(git(registry, "show", f"promotions:{name}")) for name in documents]
 
 
 @pytest.fixture(scope="module")
