@@ -37,7 +37,7 @@ def problem_stage(name: str, problem: Any) -> BashOperator:
         env={"PROBLEM": problem},
         append_env=True,
         cwd=WORKSPACE,
-        map_index_template="{{ task.env['PROBLEM'] }}",
+        map_index_template=name + "@{{ task.env['PROBLEM'] }}",
     )
 
 
