@@ -12,8 +12,8 @@ import ibis.expr.types as ir
 from pipeline.cleaning.config import CleanConfig
 from pipeline.cleaning.rules import MAX_NODE_CORES
 
-SMALLEST_MEM_BYTES = float(2**27)
-"""No node and no card has less than 128 MiB: a smaller capacity is in KiB, MiB or GiB."""
+SMALLEST_MEM_BYTES = float(2**22)
+"""No machine has less than 4 MiB (VMs of 8 MiB exist): a smaller capacity is in MiB or GiB. KiB show in the use."""
 LIKELY_MEM_BYTES = float(2**28)
 """A capacity is read in the smallest unit that gives at least this."""
 LARGEST_MEM_BYTES = float(2**46)
