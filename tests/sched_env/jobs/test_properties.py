@@ -37,7 +37,7 @@ from sched_env.jobs.state import (
 from sched_env.vector import ENDED, FULL, make_vec
 
 BATCH = 16
-SOAK_STEPS = 62_500  # a million environment steps
+SOAK_STEPS = 62_500  # times the batch: a million environment steps, over all settings
 SETTINGS = {
     "plain": {},
     "crowded": {"load": 6.0, "cpu_threshold": 0.4},
@@ -154,9 +154,10 @@ def test_nothing_is_lost_or_overbooked_whatever_the_seed(setting, style, seed):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("setting", ["plain", "failing", "easy", "big reserve"])
-def test_a_million_steps(setting):
-    run(setting, "random", seed=1, steps=SOAK_STEPS // 4, every=500)
+@pytest.mark.parametrize("style", ["random", "fullest"])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_million_steps(setting, style):
+    run(setting, style, seed=1, steps=SOAK_STEPS // len(SETTINGS), every=100)
 
 
 @pytest.mark.parametrize("name", [n for n in heuristics.names("jobs") if n not in {"random_feasible", "gavel_lp"}])
