@@ -146,6 +146,12 @@ def _dvc(folder: Path, *arguments: str) -> None:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "LOADMASTER_VAR": str(folder / "var"),
     }
-    done = subprocess.run([sys.executable, "-m", "dvc", *arguments], cwd=folder, env=environment, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "dvc", *arguments],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,  # under sshd, bash would read ~/.bashrc and might put another python first
+        check=False,
+    )
     if done.returncode:
         raise RegistryError(f"dvc {arguments[0]} in {folder} ended with {done.returncode}", fix="its message is above")
