@@ -2,6 +2,8 @@
 
 A :data:`Statistic` takes ``counts [B, n]``, how often each of ``n`` traces was drawn in each of ``B`` resamples, and
 answers ``[B]``. The plain estimate is the statistic of one row of ones; a jackknife is a matrix of ones with holes.
+Counts come with the resamples side by side in memory (the transpose is contiguous): sums run along the traces, so a
+processor works on many resamples at once.
 """
 
 from __future__ import annotations
@@ -58,12 +60,12 @@ def iqm(values: Floats) -> Statistic:
     steps = np.diff(ordered)
 
     def of(counts: Floats) -> Floats:
-        cumulative = np.cumsum(counts[:, order], axis=1)
-        total = cumulative[:, -1]
+        cumulative = _cumulative(counts, order)
+        total = cumulative[-1].copy()
         cut = np.floor(total / 4.0)
-        kept = np.clip(cumulative[:, :-1], cut[:, None], (total - cut)[:, None])
+        kept = np.clip(cumulative[:-1], cut, total - cut, out=cumulative[:-1])
         # Summation by parts of sum(value x kept weight): one clip and one product instead of a difference as well.
-        return np.asarray((ordered[-1] * (total - cut) - ordered[0] * cut - kept @ steps) / (total - 2.0 * cut))
+        return np.asarray((ordered[-1] * (total - cut) - ordered[0] * cut - steps @ kept) / (total - 2.0 * cut))
 
     return of
 
@@ -76,14 +78,21 @@ def cvar(values: Floats, share: float) -> Statistic:
     """
     order = np.argsort(values, kind="stable")
     ordered = values[order]
+    steps = np.diff(ordered)
 
     def of(counts: Floats) -> Floats:
-        cumulative = np.cumsum(counts[:, order], axis=1)
-        tail = share * cumulative[:, -1]
-        kept = np.diff(np.minimum(cumulative, tail[:, None]), axis=1, prepend=0.0)
-        return np.asarray((kept @ ordered) / tail)
+        cumulative = _cumulative(counts, order)
+        tail = share * cumulative[-1]
+        kept = np.minimum(cumulative[:-1], tail, out=cumulative[:-1])
+        return np.asarray(ordered[-1] - (steps @ kept) / tail)  # by parts, as in iqm
 
     return of
+
+
+def _cumulative(counts: Floats, order: NDArray[np.intp]) -> Floats:
+    """How many traces were drawn up to each place of the order: ``[n, B]``."""
+    drawn = counts.T[order]
+    return np.cumsum(drawn, axis=0, out=drawn)
 
 
 def cvar_difference(challenger: Floats, reference: Floats, share: float) -> Statistic:
