@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from pipeline import windows
 from pipeline.contracts.windows import SCHEMA_VERSION, TABLES, VERSION_KEY, WINDOW_SECONDS
 from pipeline.errors import DataError
-from pipeline.pod_windows import PodWindows, pod_windows
+from pipeline.pod_windows import pod_windows
 from pipeline.windows import SplitConfig, splits
 from sched_env.errors import ConfigError, ContractError
+from sched_env.traces.pods import PodTrace
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
 STEP = timedelta(seconds=WINDOW_SECONDS)
@@ -67,7 +68,8 @@ def _var(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def write(folder: Path, table: str, rows: list[dict[str, Any]], day: datetime = START) -> None:
     frame = pd.DataFrame(rows).reindex(columns=TABLES[table].names)
-    quality = {"samples": 5, "completeness": 1.0, "filled": False, "repaired": 0, "active": True, "moved": False}
+    quality = {"samples": 5, "completeness": 1.0, "filled": False, "repaired": 0, "active": True}
+    quality |= {"moved": False, "present_ratio": 1.0}
     for name, value in {**quality, "requests": 0}.items():
         if name in frame and frame[name].isna().all():
             frame[name] = value
@@ -218,7 +220,7 @@ def test_windows_of_another_version_are_refused(folder: Path) -> None:
 
 class TestPodWindows:
     @pytest.fixture
-    def loaded(self, folder: Path) -> PodWindows:
+    def loaded(self, folder: Path) -> PodTrace:
         demand = {"cluster": "c", "duration_s": 2.0, "cpu_cores": 0.5, "mem_gib": 0.25, "estimated": False}
         write(
             folder,
@@ -232,15 +234,15 @@ class TestPodWindows:
         )
         return pod_windows(folder, START, at(1500))[0]
 
-    def test_windows_index_pods_and_pods_index_requests(self, loaded: PodWindows) -> None:
+    def test_windows_index_pods_and_pods_index_requests(self, loaded: PodTrace) -> None:
         assert loaded.window_s.tolist() == [0.0, 300.0, 600.0, 900.0, 1200.0]
         assert loaded.window_rows.tolist() == [0, 2, 5, 8, 9, 10]
         assert [loaded.pod_names[pod] for pod in loaded.pod[2:5]] == ["a", "b", "c"]
         assert np.diff(loaded.row_requests).tolist() == [1, 0, 0, 2, 0, 0, 0, 0, 0, 0]
         assert loaded.arrival_offset_s.tolist() == [1.0, 3.0, 9.0]
 
-    def test_pods_without_a_known_node_have_none(self, loaded: PodWindows) -> None:
+    def test_pods_without_a_known_node_have_none(self, loaded: PodTrace) -> None:
         assert set(loaded.node.tolist()) == {-1}
 
-    def test_arrays_are_mapped(self, loaded: PodWindows) -> None:
+    def test_arrays_are_mapped(self, loaded: PodTrace) -> None:
         assert isinstance(loaded.cpu_request, np.memmap)
