@@ -36,7 +36,7 @@ def test_parallel_equals_serial_when_durations_equal_the_spacing(pods):
 
 
 @given(
-    cpu=arrays.arrays(np.float64, st.integers(1, 20), elements=st.floats(0.0, 100.0)),
+    cpu=arrays.arrays(np.float64, st.integers(1, 20), elements=st.just(0.0) | st.floats(0.001, 100.0)),
     total=st.floats(1.0, 1000.0),
 )
 def test_all_cpu_is_shared_and_nothing_more(cpu, total):
