@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.cleaning import demands, events, functions, labels, nodes, pods, quarantine, rules
+from pipeline.cleaning import demands, events, functions, labels, nodes, pods, presence, quarantine, rules
 from pipeline.cleaning.account import Account
 from pipeline.cleaning.config import CleanConfig
 from pipeline.cleaning.engine import Engine
@@ -101,11 +101,15 @@ class _Day:
         seen = labels.sightings(self.engine, samples)
         series = samples.series
         node_rows = cache(nodes.node_rows(filled, series, labels.details(seen, "node"), config))
-        pod_rows = cache(pods.pod_rows(filled, series, labels.places(seen), config))
+        told = self._told_events()
+        living = cache(presence.lives(told))
+        seen_pods = pods.pod_rows(filled, series, labels.places(seen), config)
+        seen_pods = cache(presence.with_presence(seen_pods, living))
         card_rows = nodes.card_rows(filled, series, labels.details(seen, "card"), config)
         of_functions = functions.named(filled, series)
 
-        requests = demands.with_function(self._requests(), pod_rows)
+        requests = demands.with_function(self._requests(), seen_pods)
+        pod_rows = cache(presence.with_unseen(seen_pods, living, requests))
         dealt = cache(demands.deal(requests, pod_rows))
         gateway = functions.from_gateway(of_functions)
         function_rows = cache(functions.function_rows(gateway, functions.from_log(requests), ibis.memtable(earlier)))
@@ -114,7 +118,6 @@ class _Day:
             demand_rows = demands.from_log(dealt, pod_rows)
         else:
             demand_rows = demands.from_counts(function_rows, pod_rows, config)
-        told = self._told_events()
         return {
             "nodes": nodes.complete_nodes(node_rows, pod_rows, nodes.price_table(prices)),
             "pods": pods.complete_pods(pod_rows, node_rows, handled),

@@ -51,7 +51,7 @@ def fill(long: ir.Table, config: CleanConfig) -> ir.Table:
 def wide(long: ir.Table, series: ir.Table, columns: Mapping[str, Column], config: CleanConfig) -> ir.Table:
     """Turn one row a series into one row a ``thing`` and window, with the columns that tell its quality.
 
-    Things with a gap too long to fill but too short for them to be gone get empty rows, completeness 0.
+    ``often`` is how many samples a window has of what is scraped most. Things with a gap too long to fill but too short for them to be gone get empty rows, completeness 0.
     """
     long = _with_expected(long, series, config)
     values = {}
@@ -63,6 +63,7 @@ def wide(long: ir.Table, series: ir.Table, columns: Mapping[str, Column], config
         samples=long.samples.sum(),
         seen=ibis.least(long.samples.cast("float64"), long.expected).sum(),
         due=long.due.max(),
+        often=long.expected.max(),
         filled=((long.samples == 0) & long.mean.notnull()).any(),
         repaired=long.repaired.sum(),
     )

@@ -68,7 +68,7 @@ def _rows(
     entity: str,
     columns: dict[str, Column],
 ) -> ir.Table:
-    rows = wide(long, series.filter(series.entity == entity), columns, config)
+    rows = wide(long, series.filter(series.entity == entity), columns, config).drop("often")
     joined = rows.left_join(details, "thing").select(*[rows[name] for name in rows.columns], details.detail)
     return named(joined.select(joined.columns), series, entity)
 
@@ -76,10 +76,9 @@ def _rows(
 def complete_nodes(nodes: ir.Table, pods: ir.Table, prices: ir.Table) -> ir.Table:
     """Add what the pods on a node ask for, each for the part of the window it was there, and the node's price."""
     asked = pods.filter(pods.node.notnull())
-    share = ibis.ifelse(asked.filled, 1.0, asked.completeness)
     asked = asked.group_by("cluster", "node", "window").agg(
-        cpu_requested_cores=(asked.cpu_request_cores * share).sum(),
-        mem_requested_gib=(asked.mem_request_gib * share).sum(),
+        cpu_requested_cores=(asked.cpu_request_cores * asked.present_ratio).sum(),
+        mem_requested_gib=(asked.mem_request_gib * asked.present_ratio).sum(),
     )
     joined = nodes.left_join(asked, ["cluster", "node", "window"]).left_join(prices, "instance_type")
     return joined.select(

@@ -29,7 +29,7 @@ COLUMNS = {
 
 
 def pod_rows(long: ir.Table, series: ir.Table, places: ir.Table, config: CleanConfig) -> ir.Table:
-    """Rows of ``pods`` but for what depends on nodes and requests."""
+    """Rows of ``pods`` but for what depends on nodes, events and requests."""
     rows = wide(long, series.filter(series.entity == "pod"), COLUMNS, config)
     joined = rows.left_join(places, ["thing", "window"])
     rows = joined.select(*[rows[name] for name in rows.columns], places.node, places.several, places.function)
@@ -57,18 +57,13 @@ def complete_pods(pods: ir.Table, nodes: ir.Table, handled: ir.Table) -> ir.Tabl
     joined = pods.left_join(capacity, ["cluster", "node", "window"]).left_join(handled, ["cluster", "pod", "window"])
     rows = joined.select(*[pods[name] for name in pods.columns], capacity.cpu_capacity_cores, handled.requests_handled)
     together = ibis.window(group_by=["cluster", "node", "window"])
-    asked = (rows.cpu_request_cores * there(rows)).sum().over(together)
+    asked = (rows.cpu_request_cores * rows.present_ratio).sum().over(together)
     share = rows.cpu_capacity_cores * rows.cpu_request_cores / asked.nullif(0.0)
     placed = rows.node.notnull()
     return rows.mutate(
         cpu_assigned_cores=ibis.ifelse(placed, share, ibis.null("float64")),
         mem_assigned_gib=ibis.ifelse(placed, rows.mem_request_gib, ibis.null("float64")),
     ).drop("cpu_capacity_cores")
-
-
-def there(pods: ir.Table) -> ir.FloatingColumn:
-    """Share of the window that a pod was there, as far as scrapes tell."""
-    return ibis.ifelse(pods.filled, 1.0, pods.completeness)
 
 
 WINDOWS_TO_BE_GONE = 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 WINDOW_SECONDS = 300
 VERSION_KEY = b"loadmaster.windows"
 
@@ -66,6 +66,7 @@ PODS = pa.schema(
         pa.field("disk_used_mean_iops", pa.float64()),
         pa.field("requests_handled", pa.int64()),
         pa.field("moved", pa.bool_(), nullable=False),
+        pa.field("present_ratio", pa.float64(), nullable=False),  # share of the window in which the pod existed
         *_QUALITY,
     ]
 )

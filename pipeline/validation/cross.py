@@ -69,7 +69,7 @@ def _demands_have_pods(
 def _within_capacity(day: str, pods: pd.DataFrame, nodes: pd.DataFrame, config: ValidateConfig) -> Iterator[Finding]:
     key = ["window_start", "cluster", "node"]
     # A pod that came or went inside the window counts for the part of it that it was there.
-    there = pods["completeness"].where(~pods["filled"], 1.0)
+    there = pods["present_ratio"]
     weighted = pods[key].assign(
         cpu_assigned_cores=pods["cpu_assigned_cores"] * there, mem_assigned_gib=pods["mem_assigned_gib"] * there
     )
