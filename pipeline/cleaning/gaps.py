@@ -51,7 +51,8 @@ def fill(long: ir.Table, config: CleanConfig) -> ir.Table:
 def wide(long: ir.Table, series: ir.Table, columns: Mapping[str, Column], config: CleanConfig) -> ir.Table:
     """Turn one row a series into one row a ``thing`` and window, with the columns that tell its quality.
 
-    ``often`` is how many samples a window has of what is scraped most. Things with a gap too long to fill but too short for them to be gone get empty rows, completeness 0.
+    ``often`` is how many samples a window has of what is scraped most. Things with a gap too long to fill but too short
+    for them to be gone get empty rows, completeness 0.
     """
     long = _with_expected(long, series, config)
     values = {}

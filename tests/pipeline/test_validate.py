@@ -44,7 +44,8 @@ def make_day(day: date) -> Tables:
     nodes = [{"node": name, "cpu_capacity_cores": cores, **node} for name, cores in NODES.items()]
     pods = [
         {"pod": f"{name}-{n}", "node": name, "function": "f", "cpu_assigned_cores": cores / 2, "mem_assigned_gib": 4.0,
-         "cpu_request_cores": 1.0, "mem_request_gib": 4.0, "requests_handled": 5, "moved": False, "present_ratio": 1.0, **used}
+         "cpu_request_cores": 1.0, "mem_request_gib": 4.0, "requests_handled": 5, "moved": False,
+         "present_ratio": 1.0, **used}
         for name, cores in NODES.items()
         for n in range(2)
     ]  # fmt: skip
