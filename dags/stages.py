@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from airflow.providers.standard.operators.bash import BashOperator
@@ -16,7 +17,9 @@ PYTHON = os.environ.get("LOADMASTER_PYTHON", sys.executable)
 
 WORKSPACE = "{{ ti.xcom_pull(task_ids='workspace')['path'] }}"
 
-REPRO = f'"{PYTHON}" -m dvc repro --single-item "$STAGE"'
+REPRO = f'PATH="{Path(PYTHON).parent}:$PATH" "{PYTHON}" -m dvc repro --single-item "$STAGE" </dev/null'
+"""Stages call the bare `python`. A task's input is a socket, at which bash, started by no other shell, takes itself for
+a login by rsh and reads ~/.bashrc: that may put another python first, so ours is put before it once more."""
 
 
 def stage(name: str, **kwargs: Any) -> BashOperator:

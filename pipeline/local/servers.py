@@ -140,15 +140,8 @@ def running(
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
-        # No input: bash reads ~/.bashrc when its input is a socket (as under sshd), which would put another python
-        # in front of ours on the PATH of every task.
         process = subprocess.Popen(
-            command,
-            env={**os.environ, **env},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
+            command, env={**os.environ, **env}, stdout=output, stderr=output, start_new_session=True
         )
     try:
         _wait_ready(name, process, log=log, ready=ready, timeout_s=timeout_s)
