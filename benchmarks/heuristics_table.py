@@ -74,7 +74,7 @@ CASES = [
 def run(case: Case, trace: Path) -> list[dict[str, Any]]:
     """Run every heuristic on a case; one row of the metric sheet each."""
     rows = []
-    for name in heuristics.names(scenarios.load(case.scenario).problem):
+    for name in heuristics.names(scenarios.load(case.scenario).family):
         began = time.process_time()
         episodes = run_episodes(case.scenario, name, case.starts, trace=trace, seed=SEED, **case.keys)
         sheet = {"policy": name, **summarise(episodes), "cpu_s": round(time.process_time() - began, 1)}

@@ -14,6 +14,8 @@ GYMNASIUM_IDS = {
     "sched_env/Expanding-v0": ("sched_env.vm.env:SchedEnv", "vm/expanding"),
     "sched_env/RecoveringL-v0": ("sched_env.vm.env:SchedEnv", "vm/recovering-l"),
     "sched_env/Serverless-v0": ("sched_env.functions.env:ServerlessSchedulingEnv", "functions/serverless"),
+    "sched_env/Workflow-v0": ("sched_env.workflow.env:WorkflowEnv", "functions/workflow"),
+    "sched_env/WorkflowPlan-v0": ("sched_env.workflow.env:WorkflowPlanEnv", "functions/workflow"),
     "sched_env/Cpn-v0": ("sched_env.jobs.env:CpnEnv", "jobs/cpn"),
 }
 """Gymnasium id -> (class, scenario given to it as ``scenario=``)."""

@@ -24,6 +24,9 @@ from sched_env.contracts.feature_spec import PROBLEMS, FeatureSpec
 from sched_env.errors import ConfigError, legal
 
 Fields = Mapping[str, tuple[str, float]]
+FAMILIES: tuple[str, ...] = (*PROBLEMS, "workflow")
+"""Who has features and heuristics of its own: the problems, and workflows, which are decided as ``functions`` but seen
+otherwise."""
 
 
 class Observation(NamedTuple):
@@ -39,8 +42,8 @@ class Observation(NamedTuple):
 
 def module(problem: str) -> ModuleType:
     """Return the feature module of a problem."""
-    if problem not in PROBLEMS:
-        raise ConfigError(f"problem {problem!r} is unknown", legal(PROBLEMS))
+    if problem not in FAMILIES:
+        raise ConfigError(f"problem {problem!r} is unknown", legal(FAMILIES))
     return importlib.import_module(f"sched_env.features.{problem}")
 
 

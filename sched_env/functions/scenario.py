@@ -9,6 +9,7 @@ import msgspec
 
 from sched_env.errors import ConfigError
 from sched_env.scenarios import Amount, Count, Positive, Scenario, Share, Size
+from sched_env.workflow.scenario import WorkflowScenario
 
 Range = Annotated[list[float], msgspec.Meta(min_length=2, max_length=2)]
 
@@ -69,4 +70,4 @@ class ServerlessScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fie
                 raise ConfigError(f"{self.name}: key {name!r} is {bounds}", "[low, high]")
 
 
-KINDS: Mapping[str, type[Scenario]] = {"serverless": ServerlessScenario}
+KINDS: Mapping[str, type[Scenario]] = {"serverless": ServerlessScenario, "workflow": WorkflowScenario}

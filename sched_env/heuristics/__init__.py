@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.contracts.feature_spec import PROBLEMS
 from sched_env.errors import ConfigError, legal
+from sched_env.features import FAMILIES
 
 if TYPE_CHECKING:
     from sched_env.vector import PlacementVectorEnv
@@ -30,9 +30,9 @@ class BatchRule(Protocol):
 
 
 def names(problem: str) -> tuple[str, ...]:
-    """Return the heuristics of a problem."""
-    if problem not in PROBLEMS:
-        raise ConfigError(f"problem {problem!r} is unknown", legal(PROBLEMS))
+    """Return the heuristics of a problem, or of a family of scenarios that has its own (``Scenario.family``)."""
+    if problem not in FAMILIES:
+        raise ConfigError(f"problem {problem!r} is unknown", legal(FAMILIES))
     result: tuple[str, ...] = importlib.import_module(f"sched_env.heuristics.{problem}").NAMES
     return result
 
@@ -69,9 +69,10 @@ def score(
 
 def batch(name: str, env: PlacementVectorEnv, seed: int = 0) -> BatchRule:
     """Bind a heuristic to a vector environment."""
-    if check(env.problem, name) == "random_feasible":
+    family = env.scenario.family
+    if check(family, name) == "random_feasible":
         from sched_env.random_feasible import RandomFeasible
 
         return RandomFeasible(env, seed)
-    rule: BatchRule = importlib.import_module(f"sched_env.{env.problem}.rules").batch(name, env, seed)
+    rule: BatchRule = importlib.import_module(f"sched_env.{family}.rules").batch(name, env, seed)
     return rule

@@ -48,6 +48,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Row before which such an episode starts; 0: the end of the trace."""
 
     @property
+    def family(self) -> str:
+        """Whose modules it takes (``sched_env.<family>``, its features, its heuristics): most often its problem's."""
+        return self.problem
+
+    @property
     def price_assumed(self) -> bool:
         """Whether costs are at 1 USD a node hour because no price is known; reports say so."""
         return False

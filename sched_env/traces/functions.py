@@ -43,7 +43,7 @@ def read(path: Path | str, *, skip_bad: bool = False) -> tuple[FunctionTrace, No
     if tasks is None:
         raise TraceError(f"{path} has no functions.csv", "functions.csv (and nodes.csv), or Azure's invocations.csv")
     trace, skipped = _read_tasks(tasks, skip_bad)
-    return trace, _read_nodes(nodes) if nodes else None, skipped
+    return trace, read_nodes(nodes) if nodes else None, skipped
 
 
 def _read_tasks(path: Path, skip_bad: bool) -> tuple[FunctionTrace, int]:
@@ -63,8 +63,11 @@ def _check(columns: Mapping[str, Floats]) -> dict[str, NDArray[np.bool_]]:
     return bad
 
 
-def _read_nodes(path: Path) -> NodeTable:
-    columns, _ = read_columns(path, read_text(path), {name: name for name in NODE_COLUMNS}, lambda _: {})
+def read_nodes(path: Path) -> NodeTable:
+    """Read a table of nodes: a CSV with the columns of ``NodeTable`` (``speed`` optional, names are made up)."""
+    text = read_text(path)
+    wanted = [*NODE_COLUMNS, *(["speed"] if "speed" in header(text) else [])]
+    columns, _ = read_columns(path, text, {name: name for name in wanted}, lambda _: {})
     count = len(columns["cpu"])
     return NodeTable(names=tuple(f"node-{index:04d}" for index in range(count)), **columns)
 

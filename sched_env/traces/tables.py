@@ -130,6 +130,9 @@ class NodeTable:
     disk: Floats
     """IOPS."""
     price_usd_per_hour: Floats
+    speed: Floats = field(default_factory=_no_floats)
+    """What a core does in a second, relative to that of the trace's run times; left out: 1. Workflows take it into
+    account; single function instances serve a stream of calls and live as long as it lasts."""
 
     def __post_init__(self) -> None:
         """Coerce the columns and refuse empty tables, doubled names and capacities that are not positive."""
@@ -137,7 +140,9 @@ class NodeTable:
         if rows == 0 or len(set(self.names)) != rows:
             raise TraceError(f"NodeTable.names has {rows} entries, {len(set(self.names))} distinct", "distinct names")
         object.__setattr__(self, "names", tuple(self.names))
-        for name in ("cpu", "mem", "net", "disk", "price_usd_per_hour"):
+        if np.size(self.speed) == 0:
+            object.__setattr__(self, "speed", np.ones(rows))
+        for name in ("cpu", "mem", "net", "disk", "price_usd_per_hour", "speed"):
             values = _column("NodeTable", name, getattr(self, name), np.float64, rows)
             strictly = name != "price_usd_per_hour"
             _demand("NodeTable", name, values, _finite_at_least(0, strictly=strictly), "a positive number")

@@ -1,0 +1,313 @@
+"""The dynamics of workflows, compiled: a calendar for each node, placements and observations of all environments.
+
+A workflow is planned at its start. Its tasks are offered one after another, parents first; each is fixed, when it is
+placed, to the earliest time at which all its data is on the node and the node has cores and memory for the whole of
+its run, given what was placed there before (which is never moved: a later task may fill a gap, no more). Data of a
+task on another node moves when that task ends, over the slower of the two links, and each edge has the link for
+itself; nothing moves between tasks on one node. Data from outside comes over the node's own link, from time 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sched_env import draws
+from sched_env.features import workflow as features
+from sched_env.features.workflow import FIT_TOLERANCE, HOURS_PER_SECOND
+from sched_env.jit import called, inline, lean_kernel
+from sched_env.vector import END_OF_TRACE, HORIZON, SHEET, Buffers
+from sched_env.workflow.state import (
+    BILLED,
+    CPU,
+    DEADLINE,
+    FINISH,
+    FIRST,
+    FLOW,
+    FOLLOWING,
+    FREE,
+    INPUT,
+    INVERSE_LEAST,
+    INVERSE_REFERENCE,
+    INVERSE_SPEED,
+    MAKESPAN,
+    MEM,
+    MOVED,
+    MOVED_MB,
+    NEXT,
+    NODE,
+    OFFER_START,
+    PRICE,
+    READ,
+    READY,
+    REFERENCE,
+    RETURN,
+    RUN,
+    RUNTIME,
+    SECONDS_PER_MB,
+    SIZE,
+    START,
+    TAIL,
+    TIME,
+    USD,
+    USED_CPU,
+    USED_MEM,
+    WAITED,
+    Plan,
+    Rules,
+    State,
+)
+
+METRICS = (*SHEET, "makespan_s", "response_ratio", "moved_mb", "nodes_used")
+RUNNING, NONE = -1, -1
+
+outlook = inline(features.outlook)
+fits = inline(features.fits)
+
+
+@inline
+def data_there(plan: Plan, state: State, b: int, n: int, row: int) -> tuple[float, float]:
+    """Return when the data of a task can be on a node, and how many MB would have to move."""
+    per_mb = plan.nodes[n, SECONDS_PER_MB]
+    moved = plan.tasks[row, INPUT]
+    ready = moved * per_mb
+    for edge in range(plan.parents[row], plan.parents[row + 1]):
+        before = state.placed[b, plan.parent[edge]]
+        arrival = before[FINISH]
+        where = int(before[NODE])
+        if where != n:
+            moved += plan.edge_mb[edge]
+            arrival += plan.edge_mb[edge] * max(per_mb, plan.nodes[where, SECONDS_PER_MB])
+        ready = max(ready, arrival)
+    return ready, moved
+
+
+@inline
+def first_gap(state: State, b: int, n: int, ready: float, run: float, cpu: float, mem: float) -> tuple[float, float]:
+    """Return when a node first has this much room for so long, and how much of that time nothing else runs there."""
+    segments = state.segments[b]
+    k = n
+    following = int(segments[k, FOLLOWING])
+    while following >= 0 and segments[following, TIME] <= ready:
+        k = following
+        following = int(segments[k, FOLLOWING])
+    start, idle = ready, 0.0
+    while True:
+        if segments[k, USED_CPU] <= cpu and segments[k, USED_MEM] <= mem:
+            end = segments[following, TIME] if following >= 0 else np.inf
+            if segments[k, USED_CPU] == 0.0:
+                idle += min(end, start + run) - max(segments[k, TIME], start)
+            if end >= start + run:
+                return start, idle
+        else:
+            start, idle = segments[following, TIME], 0.0
+        k = following
+        following = int(segments[k, FOLLOWING])
+
+
+@inline
+def observe(plan: Plan, state: State, out: Buffers, b: int) -> int:
+    """Write offers and observation of the present task and return how many nodes can hold it.
+
+    The columns that never change (capacities, price, speed) are written once, when the environment is made.
+    """
+    row = state.cursor[b, FIRST] + state.cursor[b, NEXT]
+    task, flow = plan.tasks[row], plan.flows[state.cursor[b, FLOW]]
+    cpu, mem, tail = task[CPU], task[MEM], task[TAIL]
+    inverse, inverse_least, makespan = flow[INVERSE_REFERENCE], flow[INVERSE_LEAST], state.totals[b, MAKESPAN]
+    candidates, mask, earliest, count = out.candidates[b], out.mask[b], np.inf, 0
+    for n in range(mask.size):
+        ready, moved = data_there(plan, state, b, n, row)
+        run = task[RUNTIME] * plan.nodes[n, INVERSE_SPEED]
+        start, billed = ready, 0.0
+        fit = fits(plan.nodes[n, CPU], plan.nodes[n, MEM], cpu, mem)
+        if fit:
+            room_cpu, room_mem = plan.nodes[n, CPU] - cpu + FIT_TOLERANCE, plan.nodes[n, MEM] - mem + FIT_TOLERANCE
+            start, billed = first_gap(state, b, n, ready, run, room_cpu, room_mem)
+            earliest = min(earliest, start)
+            count += 1
+        mask[n] = fit
+        offer = state.offers[b, n]
+        offer[READY], offer[OFFER_START], offer[RUN], offer[BILLED], offer[MOVED] = ready, start, run, billed, moved
+        (
+            candidates[n, 6],
+            candidates[n, 7],
+            candidates[n, 8],
+            candidates[n, 9],
+            candidates[n, 10],
+            candidates[n, 11],
+            candidates[n, 12],
+        ) = outlook(ready, start, run, billed, plan.nodes[n, PRICE], makespan, tail, inverse, inverse_least)
+        candidates[n, 4] = state.tasks[b, n]
+        candidates[n, 5] = moved
+    size = float(state.cursor[b, SIZE])
+    request = out.request[b]
+    request[0], request[1], request[2] = cpu, mem, task[RUNTIME] * inverse
+    request[3], request[4] = plan.parents[row + 1] - plan.parents[row], task[READ]
+    request[5], request[6] = tail * inverse, makespan * inverse
+    request[7], request[8] = (size - state.cursor[b, NEXT]) * (1.0 / size), size
+    request[9] = flow[DEADLINE] * inverse
+    out.time_s[b] = earliest
+    out.feasible[b] = count
+    return count
+
+
+@inline
+def split(state: State, b: int, k: int, time: float) -> int:
+    """Cut a segment at a time within it and return the later part."""
+    free = state.cursor[b, FREE]
+    state.cursor[b, FREE] = free + 1
+    old, new = state.segments[b, k], state.segments[b, free]
+    new[TIME], new[USED_CPU], new[USED_MEM], new[FOLLOWING] = time, old[USED_CPU], old[USED_MEM], old[FOLLOWING]
+    old[FOLLOWING] = free
+    return int(free)
+
+
+@inline
+def book(state: State, b: int, n: int, start: float, finish: float, cpu: float, mem: float) -> None:
+    """Enter a task into a node's calendar; one that takes no time leaves no trace."""
+    if finish <= start:
+        return
+    segments = state.segments[b]
+    k = n
+    while segments[k, FOLLOWING] >= 0.0 and segments[int(segments[k, FOLLOWING]), TIME] <= start:
+        k = int(segments[k, FOLLOWING])
+    if segments[k, TIME] < start:
+        k = split(state, b, k, start)
+    while True:
+        following = int(segments[k, FOLLOWING])
+        if following < 0 or segments[following, TIME] > finish:
+            following = split(state, b, k, finish)
+        segments[k, USED_CPU] += cpu
+        segments[k, USED_MEM] += mem
+        if segments[following, TIME] == finish:
+            return
+        k = following
+
+
+@inline
+def place(plan: Plan, rules: Rules, state: State, out: Buffers, b: int, n: int) -> Any:
+    """Put the present task on a node, as offered, and return the reward."""
+    number = state.cursor[b, NEXT]
+    row = state.cursor[b, FIRST] + number
+    offer, totals, flow = state.offers[b, n], state.totals[b], plan.flows[state.cursor[b, FLOW]]
+    start, finish = offer[OFFER_START], offer[OFFER_START] + offer[RUN]
+    book(state, b, n, start, finish, plan.tasks[row, CPU], plan.tasks[row, MEM])
+    placed = state.placed[b, number]
+    placed[NODE], placed[START], placed[FINISH] = n, start, finish
+    state.tasks[b, n] += 1.0
+    state.cursor[b, NEXT] = number + 1
+    growth = max(finish - totals[MAKESPAN], 0.0)
+    usd = plan.nodes[n, PRICE] * (offer[BILLED] * HOURS_PER_SECOND)
+    totals[MAKESPAN] = max(totals[MAKESPAN], finish)
+    totals[USD] += usd
+    totals[WAITED] += start - offer[READY]
+    totals[MOVED_MB] += offer[MOVED]
+    out.wait_s[b] = start - offer[READY]
+    return -(rules.beta * (growth * flow[INVERSE_REFERENCE]) + (1.0 - rules.beta) * (usd * flow[INVERSE_LEAST]))
+
+
+@called
+def begin(plan: Plan, state: State, b: int, flow: int) -> None:
+    """Begin a workflow on empty nodes."""
+    cursor, N = state.cursor[b], plan.nodes.shape[0]
+    cursor[FLOW], cursor[FIRST], cursor[SIZE] = flow, plan.first[flow], plan.first[flow + 1] - plan.first[flow]
+    cursor[NEXT], cursor[FREE] = 0, N
+    for n in range(N):
+        segment = state.segments[b, n]
+        segment[TIME] = segment[USED_CPU] = segment[USED_MEM] = 0.0
+        segment[FOLLOWING] = NONE
+    state.tasks[b] = 0.0
+    state.totals[b] = 0.0
+
+
+@called
+def close(plan: Plan, state: State, out: Buffers, b: int, ended: int) -> None:
+    """Keep the final observation and write the episode's metrics."""
+    used = 0.0
+    for n in range(plan.nodes.shape[0]):
+        out.final_mask[b, n] = out.mask[b, n]
+        used += state.tasks[b, n] > 0.0
+        for f in range(out.candidates.shape[2]):
+            out.final_candidates[b, n, f] = out.candidates[b, n, f]
+    for f in range(out.request.shape[1]):
+        out.final_request[b, f] = out.request[b, f]
+    cursor, totals, metrics, flow = state.cursor[b], state.totals[b], out.metrics[b], plan.flows[state.cursor[b, FLOW]]
+    late = cursor[NEXT] < cursor[SIZE] or totals[MAKESPAN] > flow[DEADLINE]
+    metrics[0] = totals[RETURN]
+    metrics[1] = cursor[NEXT]
+    metrics[2] = cursor[NEXT]
+    metrics[3] = cursor[SIZE]
+    metrics[4] = 1.0 if late else 0.0
+    metrics[5] = totals[USD]
+    metrics[6] = totals[WAITED]
+    metrics[7] = totals[MAKESPAN]
+    metrics[8] = totals[MAKESPAN] / flow[REFERENCE]
+    metrics[9] = totals[MOVED_MB]
+    metrics[10] = used
+    out.ended[b] = ended
+    out.final_start[b] = out.start[b]
+
+
+@lean_kernel
+def advance(
+    plan: Plan,
+    rules: Rules,
+    state: State,
+    out: Buffers,
+    actions: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    seed: int,
+    park: bool,
+) -> Any:
+    """Place and go on to the next task or, at an episode's end, restart or park; see ``PlacementVectorEnv._step``.
+
+    With ``starts`` (not empty) an episode begins in every environment instead; a start of -1 is drawn. Reset and step
+    are one kernel because compiling the dynamics twice would double the wait for the first step.
+    """
+    B, N = out.mask.shape
+    fresh = starts.size > 0
+    if not fresh:
+        for b in range(B):
+            if out.active[b] and not (0 <= actions[b] < N and out.mask[b, actions[b]]):
+                return -1 - b
+    finished = 0
+    for b in range(B):
+        out.reward[b] = 0.0
+        out.terminated[b] = out.truncated[b] = False
+        if not out.active[b]:
+            continue
+        begins = fresh
+        if not fresh:
+            reward = place(plan, rules, state, out, b, actions[b])
+            out.reward[b] = reward
+            state.totals[b, RETURN] += reward
+            ended = RUNNING
+            if state.cursor[b, NEXT] == state.cursor[b, SIZE]:
+                ended = END_OF_TRACE
+            elif rules.horizon > 0 and state.cursor[b, NEXT] >= rules.horizon:
+                ended = HORIZON
+            if ended != RUNNING:
+                finished += 1
+                out.truncated[b] = ended == HORIZON
+                out.terminated[b] = ended != HORIZON
+                if ended == HORIZON:
+                    observe(plan, state, out, b)
+                close(plan, state, out, b, ended)
+                if park:
+                    out.active[b] = False
+                    out.mask[b] = False
+                    out.feasible[b] = 0
+                    continue
+                begins = True
+        if begins:
+            flow = starts[b] if fresh else NONE
+            if flow < 0:
+                flow = rules.start_min + draws.below(rules.start_max - rules.start_min, seed, b, out.episode[b])
+            out.start[b] = flow
+            out.episode[b] += 1
+            begin(plan, state, b, flow)
+        observe(plan, state, out, b)
+    return finished

@@ -1,0 +1,108 @@
+"""Many workflows at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sched_env.contracts.feature_spec import Problem
+from sched_env.errors import ConfigError
+from sched_env.features.workflow import SPEC
+from sched_env.scenarios import Scenario
+from sched_env.traces.tables import Floats, NodeTable
+from sched_env.traces.tables_workflows import Dag
+from sched_env.traces.workflows import load
+from sched_env.vector import PlacementVectorEnv
+from sched_env.workflow import kernels
+from sched_env.workflow.raw import raw_fields
+from sched_env.workflow.scenario import Order, WorkflowScenario
+from sched_env.workflow.state import NEXT, empty_state, plan_of, rules_of
+
+_NO_ROWS = np.empty(0, np.int64)
+
+
+class WorkflowVectorEnv(PlacementVectorEnv):
+    """B workflows that are placed side by side, each on nodes of its own; a start is the number of a workflow.
+
+    Args:
+        scenario: The settings.
+        num_envs: B.
+        dags: The workflows.
+        nodes: Where their tasks may go.
+        seed: Names the workflows that are drawn.
+        copy: Return fresh arrays from every call.
+    """
+
+    problem: ClassVar[Problem] = "functions"
+    METRICS: ClassVar[tuple[str, ...]] = kernels.METRICS
+    COUNTS: ClassVar[frozenset[str]] = PlacementVectorEnv.COUNTS | {"nodes_used"}
+    scenario: WorkflowScenario
+
+    def __init__(
+        self,
+        scenario: WorkflowScenario,
+        num_envs: int,
+        dags: Sequence[Dag],
+        nodes: NodeTable,
+        *,
+        seed: int = 0,
+        copy: bool = False,
+    ) -> None:
+        super().__init__(scenario, SPEC, num_envs, len(nodes), seed=seed, copy=copy)
+        self.dags, self.table, self.order = tuple(dags), nodes, scenario.order
+        self.plan = plan_of(self.dags, nodes, self.order, scenario.deadline_slack)
+        self.rules = rules_of(scenario, len(self.dags))
+        self.most_tasks = int(np.diff(self.plan.first).max())
+        self.state = empty_state(num_envs, len(nodes), self.most_tasks)
+        self.primary = ("makespan_s", -1.0)
+        for block in (self.buffers.candidates, self.buffers.final_candidates):
+            for column, values in enumerate((nodes.cpu, nodes.mem, nodes.price_usd_per_hour, nodes.speed)):
+                block[:, :, column] = values
+
+    def use(self, order: Order) -> None:
+        """Offer tasks in another order than the scenario's, as a heuristic that is a whole scheduler does.
+
+        Raises:
+            ConfigError: When an episode is under way; episodes at their first decision begin anew.
+        """
+        if order == self.order:
+            return
+        buffers = self.buffers
+        if buffers.active.any() and self.state.cursor[:, NEXT].any():
+            raise ConfigError(
+                f"tasks are offered by {self.order} and an episode is under way",
+                "a change at the start of an episode",
+                "reset the environment after binding the heuristic",
+            )
+        self.order = order
+        self.plan = plan_of(self.dags, self.table, order, self.scenario.deadline_slack)
+        if buffers.active.any():
+            buffers.episode[:] -= 1
+            self._reset(buffers.start.copy())
+
+    def raw(self, b: int) -> tuple[dict[str, Floats], dict[str, float]]:
+        """Return the raw fields of environment b's present decision."""
+        return raw_fields(self, b)
+
+    def _reset(self, starts: NDArray[np.int64]) -> None:
+        if starts.max() >= len(self.dags):
+            raise ConfigError(f"start {starts.max()} is beyond the trace", f"workflows 0 to {len(self.dags) - 1}")
+        kernels.advance(self.plan, self.rules, self.state, self.buffers, _NO_ROWS, starts, self.seed, self.park)
+
+    def _step(self, actions: NDArray[np.int64]) -> int:
+        return int(
+            kernels.advance(self.plan, self.rules, self.state, self.buffers, actions, _NO_ROWS, self.seed, self.park)
+        )
+
+
+def make(
+    scenario: Scenario, num_envs: int, *, seed: int = 0, trace: Any = None, copy: bool = False
+) -> WorkflowVectorEnv:
+    """Make the environments of a scenario; see :func:`sched_env.traces.workflows.load` for ``trace``."""
+    if not isinstance(scenario, WorkflowScenario):
+        raise ConfigError(f"scenario {scenario.name!r} is a {type(scenario).__name__}", "a WorkflowScenario")
+    dags, nodes = load(trace, scenario)
+    return WorkflowVectorEnv(scenario, num_envs, dags, nodes, seed=seed, copy=copy)
