@@ -88,12 +88,12 @@ def _run_all(
 def chooser(env: PlacementVectorEnv, policy: Policy, seed: int = 0) -> Chooser:
     """Bind a policy to an environment: a function that returns an action for each, and fills in scores if asked."""
     if isinstance(policy, str):
-        if policy in heuristics.names(env.problem):
+        if policy in heuristics.names(env.scenario.family):
             return heuristics.batch(policy, env, seed)
         if not Path(policy).exists():
             raise ConfigError(
                 f"policy {policy!r} is neither a heuristic of {env.problem} nor a file",
-                f"{legal(heuristics.names(env.problem))}, an ONNX file or a bundle's folder",
+                f"{legal(heuristics.names(env.scenario.family))}, an ONNX file or a bundle's folder",
             )
         from sched_env.policy_file import PolicyFile
 

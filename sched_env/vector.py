@@ -173,7 +173,7 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
 
     def rebuild(self, b: int) -> features.Observation:
         """Build environment b's observation from scratch; the incremental one must equal it bit for bit."""
-        return features.build(self.problem, *self.raw(b))
+        return features.build(self.scenario.family, *self.raw(b))
 
     def _expose(self, width: int) -> None:
         """Show the first ``width`` candidates; a problem whose candidate set grows calls this again."""
@@ -273,6 +273,6 @@ def make_vec(
         overrides: Scenario keys to replace.
     """
     loaded = scenarios.load(scenario, overrides)
-    module = importlib.import_module(f"sched_env.{loaded.problem}.vector")
+    module = importlib.import_module(f"sched_env.{loaded.family}.vector")
     env: PlacementVectorEnv = module.make(loaded, num_envs, seed=seed, trace=trace, copy=copy)
     return env
