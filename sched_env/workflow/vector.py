@@ -57,7 +57,6 @@ class WorkflowVectorEnv(PlacementVectorEnv):
         self.rules = rules_of(scenario, len(self.dags))
         self.most_tasks = int(np.diff(self.plan.first).max())
         self.state = empty_state(num_envs, len(nodes), self.most_tasks)
-        self.primary = ("makespan_s", -1.0)
         for block in (self.buffers.candidates, self.buffers.final_candidates):
             for column, values in enumerate((nodes.cpu, nodes.mem, nodes.price_usd_per_hour, nodes.speed)):
                 block[:, :, column] = values
