@@ -1,4 +1,4 @@
-"""The registry's command line: look, compare, walk back, prove, clean up, bring back.
+"""The registry's command line: look, compare, walk back, roll back, prove, clean up, bring back.
 
 For example::
 
@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from pipeline.errors import RegistryError
-from pipeline.registering import bundles, gc, lineage, places, restore, runs, views
+from pipeline.registering import bundles, gc, lineage, outcomes, places, restore, runs, views
 from pipeline.registering.chain import Chain
 from pipeline.registering.verify import verify
 from pipeline.settings import var
@@ -71,6 +71,14 @@ def _gc(arguments: argparse.Namespace) -> int:
     policy = gc.Policy(keep_runs=arguments.keep_runs, keep_days=arguments.keep_days, remote=arguments.remote)
     removed = gc.collect(policy, dry_run=arguments.dry_run)
     _print(("would remove " if arguments.dry_run else "removed ") + line for line in removed or ["nothing"])
+    return 0
+
+
+def _rollback(arguments: argparse.Namespace) -> int:
+    record = outcomes.roll_back(
+        arguments.problem, arguments.url, approver=arguments.approver, reason=arguments.reason, to=arguments.to
+    )
+    _print([views.describe(record)])
     return 0
 
 
@@ -131,6 +139,12 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--keep-days", type=float, default=gc.Policy().keep_days)
     one.add_argument("--remote", action="store_true", help="clean the DVC remote too, if it is a folder")
     one.add_argument("--dry-run", action="store_true")
+    one = add("rollback", "go back to the policy that was live before, and record who wanted it", _rollback)
+    one.add_argument("--problem", choices=PROBLEMS, required=True)
+    one.add_argument("--url", required=True, help="address of the placement service")
+    one.add_argument("--approver", required=True, help="the person who decided")
+    one.add_argument("--reason", default="", help="their words")
+    one.add_argument("--to", metavar="DIGEST", help="end on this one; also the way forward again")
     one = add("restore", "bring a lost var/ back from the git remote and the DVC remote", _restore)
     one.add_argument("--trust", action="append", default=[], metavar="KEY", help="key ids that may be trusted")
     one = add("record-run", "push data and branch of a run", _record_run)

@@ -59,15 +59,16 @@ def sections(report: GateReport) -> list[Section]:
 
 def rollback(report: GateReport) -> str:
     """What the person on call does to undo this promotion."""
-    back = (
-        f"the heuristic {report.reference} places again, as before this promotion"
-        if report.champion_digest is None
-        else f"the service goes back to {wording.short(report.champion_digest)}, which it keeps in memory"
-    )
+    if report.champion_digest is None:
+        return (
+            "This is the first policy: the service has none before it to go back to. Started with "
+            f"LOADMASTER_DEADLINE_MS=0.001 it answers everything with its heuristic, {report.reference}, until the "
+            "next promotion."
+        )
     return (
-        "Airflow, DAG rollback, Trigger (it asks for a name and a reason), or "
-        f"POST /v1/policies/{report.problem}/rollback on the placement service: {back}. "
-        "Nothing is retrained, and the flip is recorded."
+        f"python -m pipeline.registry rollback --problem {report.problem} --url (the placement service) --approver "
+        f"(your name) --reason (why): the service goes back to {wording.short(report.champion_digest)}, which it keeps "
+        "in memory. Nothing is retrained, and the flip is recorded."
     )
 
 

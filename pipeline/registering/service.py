@@ -74,6 +74,17 @@ def push_bundle(url: str, record: PromotionRecord, directory: Path) -> None:
     _call(urllib.request.Request(address, data=pack(directory), headers=headers, method="PUT"))  # noqa: S310
 
 
+def roll_back(url: str, problem: str, *, live_digest: str, counter: int) -> None:
+    """Have the service flip to the policy it ran before; ``live_digest`` is the one the caller believes is live."""
+    headers = {
+        "Authorization": f"Bearer {push_token()}",
+        "If-Match": f'"{live_digest}"',
+        "X-Loadmaster-Counter": str(counter),
+    }
+    address = _address(url, f"/v1/policies/{problem}/rollback")
+    _call(urllib.request.Request(address, data=b"", headers=headers, method="POST"))  # noqa: S310
+
+
 def push_token() -> str:
     """Read the push token, made on first use."""
     path = Path(os.environ.get(TOKEN_ENV) or var() / "keys" / "push-token")

@@ -52,7 +52,7 @@ def test_the_body_has_everything_an_approval_needs(report):
         "no back-test: nothing was live",
         "- nodes: 3 gaps filled",
         "### If it goes wrong",
-        "POST /v1/policies/functions/rollback",
+        "python -m pipeline.registry rollback --problem functions",
         report.champion_digest,
         "seed 20260716",
     ):
@@ -151,7 +151,7 @@ def test_the_first_promotion_says_there_is_nothing_older_than_the_heuristic(simu
     data = simulate({"challenger": 0.05, "least_allocated": 0.0})
     body = markdown.render(judge("functions", data, first, QUICK))
     assert "the heuristic now live, least_allocated (there is no champion), which is the best heuristic too" in body
-    assert "the heuristic least_allocated places again" in body
+    assert "none before it to go back to. Started with LOADMASTER_DEADLINE_MS" in body
     assert "champion `none`" in body
 
 

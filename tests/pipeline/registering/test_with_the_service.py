@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import threading
 import time
 import urllib.request
@@ -13,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import promote, push, signing
-from pipeline.errors import PushError
+from pipeline import promote, push, registry, signing
+from pipeline.errors import PushError, RegistryError
 from pipeline.registering import outcomes, places, restore
 from pipeline.registering.chain import Chain
 from pipeline.registering.service import live_policy, push_token
@@ -98,6 +99,107 @@ def test_promote_push_verify_roll_back_and_restore_with_the_real_service(nights)
         answer = live_policy(url, "functions")
         assert answer is not None
         assert (answer.digest, answer.counter) == (records[0].digest, 3)
+
+
+@pytest.fixture
+def two_lives(nights) -> Iterator[tuple[str, list[str]]]:
+    """The real service after two promotions; its address, and both digests."""
+    with real_service() as url:
+        digests: list[str] = []
+        for seed, name in enumerate(("one", "two"), start=1):
+            clone = judged(nights / name, seed=seed, champion=digests[-1] if digests else None)
+            digests.append(promote.promote("functions", clone, run_id=name, approver="ada", reason="").digest)
+            push.push("functions", url)
+            outcomes.confirm("functions", url)
+        yield url, digests
+
+
+def test_one_command_goes_back_records_who_and_why_and_never_flips_twice(two_lives, monkeypatch, capsys) -> None:
+    url, (first, second) = two_lives
+
+    def command(*more: str) -> str:
+        arguments = ["rollback", "--problem", "functions", "--url", url, "--approver", "eve", "--reason", "SLA", *more]
+        monkeypatch.setattr(sys, "argv", ["registry", *arguments])
+        assert registry.main() == 0
+        return capsys.readouterr().out
+
+    assert f"functions: rolled_back by eve {first} (record 4, counter 3)" in command()
+    assert live_policy(url, "functions").digest == first
+    record = Chain.open().records[-1]
+    assert (record.state, record.approver, record.reason) == ("rolled_back", "eve", "SLA")
+    assert (record.digest, record.previous_digest) == (first, second)
+    assert record.loaded_at == live_policy(url, "functions").loaded_at
+    assert verify()[1] == [], "chained, signed, tagged, and the store agrees"
+
+    with pytest.raises(RegistryError, match=f"rolled back already.*--to {second}"):
+        command()
+    assert "(record 4, counter 3)" in command("--to", first[:20]), "already so"
+    assert live_policy(url, "functions").counter == 3
+    assert f"rolled_back by eve {second} (record 5, counter 4)" in command("--to", second)
+    assert live_policy(url, "functions").digest == second
+    with pytest.raises(RegistryError, match="the service keeps one policy before"):
+        command("--to", "sha256:00000000")
+    assert verify()[1] == []
+
+
+def test_a_rollback_killed_before_its_record_is_finished_by_the_same_command(two_lives, monkeypatch) -> None:
+    url, (first, _) = two_lives
+
+    class Killed(BaseException):
+        pass
+
+    def die(*arguments: object, **more: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(outcomes, "append", die)
+        with pytest.raises(Killed):
+            outcomes.roll_back("functions", url, approver="eve", reason="SLA")
+    assert live_policy(url, "functions").digest == first
+    assert any("live.json" in finding.file for finding in verify()[1]), "told until it is recorded"
+    record = outcomes.roll_back("functions", url, approver="eve", reason="SLA")
+    assert (record.state, record.digest, record.counter) == ("rolled_back", first, 3)
+    assert live_policy(url, "functions").counter == 3, "no second flip"
+    assert verify()[1] == []
+
+
+def test_a_rollback_needs_a_person_and_something_to_go_back_to(nights) -> None:
+    with real_service() as url:
+        with pytest.raises(RegistryError, match="nobody asked"):
+            outcomes.roll_back("functions", url, approver=" ", reason="")
+        with pytest.raises(RegistryError, match="no policy is live"):
+            outcomes.roll_back("functions", url, approver="eve", reason="")
+        clone = judged(nights / "one", seed=1, champion=None)
+        promote.promote("functions", clone, run_id="one", approver="ada", reason="")
+        with pytest.raises(RegistryError, match="is under way"):
+            outcomes.roll_back("functions", url, approver="eve", reason="")
+        push.push("functions", url)
+        outcomes.confirm("functions", url)
+        with pytest.raises(RegistryError, match="ran no policy"):
+            outcomes.roll_back("functions", url, approver="eve", reason="")
+    assert [record.state for record in Chain.open().records] == ["approved", "live"]
+
+
+def test_the_first_policy_is_set_aside_by_a_deadline_as_the_approval_body_says(nights, monkeypatch) -> None:
+    clone = judged(nights / "one", seed=1, champion=None)
+    promote.promote("functions", clone, run_id="one", approver="ada", reason="")
+    body = {"problem": "functions", "candidates": [{"name": "a", "state": {"cpu_capacity": 16, "mem_capacity": 32}}],
+            "requests": [{"id": "r", "fields": {"cpu": 2, "mem": 4}}]}  # fmt: skip
+
+    def fallback(url: str) -> bool:
+        with urllib.request.urlopen(f"{url}/v1/place", json.dumps(body).encode(), timeout=60) as response:
+            (placement,) = json.load(response)["placements"]
+        return bool(placement["fallback"])
+
+    monkeypatch.setenv("LOADMASTER_DEADLINE_MS", "10000")
+    with real_service() as url:
+        push.push("functions", url)
+        outcomes.confirm("functions", url)
+        assert not fallback(url)
+    monkeypatch.setenv("LOADMASTER_DEADLINE_MS", "0.001")
+    with real_service() as url:
+        assert fallback(url)
+    assert verify()[1] == []
 
 
 def test_a_refusal_by_the_real_service_changes_nothing_and_is_recorded(nights, tmp_path, monkeypatch) -> None:
