@@ -61,9 +61,9 @@ def rollback(report: GateReport) -> str:
     """What the person on call does to undo this promotion."""
     if report.champion_digest is None:
         return (
-            "This is the first policy: the service has none before it to go back to. Started with "
-            f"LOADMASTER_DEADLINE_MS=0.001 it answers everything with its heuristic, {report.reference}, until the "
-            "next promotion."
+            "This is the first policy: the service has none before it to go back to. Restarted with "
+            "LOADMASTER_STORE_DIR naming an empty folder it answers everything with its heuristic, "
+            f"{report.reference}; restarted without it, with this policy again."
         )
     return (
         f"python -m pipeline.registry rollback --problem {report.problem} --url (the placement service) --approver "
