@@ -54,16 +54,16 @@ def summarise(
         best_heuristic: Mean of that metric under the best heuristic, for ``gap_closed``.
     """
     sheet: dict[str, Any] = {"episodes": len(episodes)}
-    numbers = [key for key, value in episodes[0].items() if isinstance(value, int | float) and key != "start"]
-    for key in numbers:
-        values = [episode[key] for episode in episodes if episode[key] is not None]
-        sheet[key] = float(np.mean(values)) if values else None
+    for key, value in episodes[0].items():
+        if isinstance(value, int | float) and key not in ("start", "bound"):
+            sheet[key] = float(np.mean([episode[key] for episode in episodes]))
     sheet["return_std"] = float(np.std([episode["return"] for episode in episodes]))
     sheet["wait_s_trimmed"] = trimmed_mean([episode["wait_s"] for episode in episodes])
     sheet["infeasible"] = int(sum(episode["infeasible"] for episode in episodes))
     sheet["ended"] = dict(Counter(episode["ended"] for episode in episodes))
     name, sign = primary
-    sheet["bound"] = sheet.get("bound")
+    bounds = [episode["bound"] for episode in episodes]
+    sheet["bound"] = None if None in bounds else float(np.mean(bounds))
     sheet["gap_closed"] = (
         gap_closed(sheet[name], best_heuristic, sheet["bound"], sign)
         if sheet["bound"] is not None and best_heuristic is not None

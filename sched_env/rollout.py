@@ -1,6 +1,7 @@
 """Run a policy on a scenario: one episode a start point, and a summary on the metric sheet.
 
 python -m sched_env.rollout --scenario vm/recovering --policy best_fit --set servers=20 --json
+python -m sched_env.rollout --scenario vm/recovering --policy policy.onnx --bound --best-heuristic first_fit
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 import yaml
 from numpy.typing import ArrayLike, NDArray
 
-from sched_env import heuristics, scenarios
+from sched_env import bounds, heuristics, scenarios
 from sched_env.errors import ConfigError, legal, run_cli
 from sched_env.metrics import summarise
 from sched_env.vector import ENDED, PlacementVectorEnv, make_vec
@@ -41,6 +42,7 @@ def run_episodes(
     seed: int = 0,
     episodes: int = DEFAULT_EPISODES,
     record: Path | None = None,
+    bound: bool = False,
     **overrides: Any,
 ) -> list[Episode]:
     """Run one episode from each start point; the results do not depend on how many run side by side.
@@ -53,6 +55,7 @@ def run_episodes(
         seed: Names the draws of start points and of ``random_feasible``.
         episodes: How many, when ``starts`` is left out.
         record: Write every decision to this Parquet file.
+        bound: Fill in what no policy could beat from each start (``sched_env.bounds``).
         overrides: Scenario keys to replace.
     """
     wanted = np.full(episodes, -1, np.int64) if starts is None else np.asarray(starts, np.int64).ravel()
@@ -62,14 +65,19 @@ def run_episodes(
     size = 1 if record else min(BATCH, wanted.size)
     env = make_vec(scenario, size, seed, trace, **overrides)
     if record is None:
-        return _run_all(env, policy, wanted, seed, None)
-    from sched_env.replay import Recorder
+        results = _run_all(env, policy, wanted, seed, None)
+    else:
+        from sched_env.replay import Recorder
 
-    name = policy if isinstance(policy, str) else getattr(policy, "name", type(policy).__name__)
-    with Recorder(
-        record, scenario=env.scenario.name, policy=name, seed=seed, spec=env.feature_spec
-    ) as recorder:  # the file appears only when every episode is in it
-        return _run_all(env, policy, wanted, seed, recorder)
+        name = policy if isinstance(policy, str) else getattr(policy, "name", type(policy).__name__)
+        with Recorder(
+            record, scenario=env.scenario.name, policy=name, seed=seed, spec=env.feature_spec
+        ) as recorder:  # the file appears only when every episode is in it
+            results = _run_all(env, policy, wanted, seed, recorder)
+    if bound:
+        for episode, best in zip(results, bounds.of_starts(env, [each["start"] for each in results]), strict=True):
+            episode["bound"] = best
+    return results
 
 
 def _run_all(
@@ -201,21 +209,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="replace a scenario key")
     parser.add_argument("--record", type=Path, help="write every decision to this Parquet file")
+    parser.add_argument("--bound", action="store_true", help="add what no policy could beat from each start")
+    parser.add_argument("--best-heuristic", metavar="NAME", help="with --bound: add the share of its gap closed")
     parser.add_argument("--json", action="store_true", help="one JSON line an episode, the summary last")
     options = parser.parse_args(arguments)
     loaded = scenarios.load(options.scenario, _parse_overrides(options.set))
+    if options.best_heuristic and not options.bound:
+        raise ConfigError("--best-heuristic without --bound", "both: the gap is that between heuristic and bound")
     starts = _read_starts(options.starts) if options.starts else None
-    results = run_episodes(
-        loaded, options.policy, starts, trace=options.trace, seed=options.seed, episodes=options.episodes,
-        record=options.record,
-    )  # fmt: skip
+    given = {"trace": options.trace, "seed": options.seed, "episodes": options.episodes}
+    results = run_episodes(loaded, options.policy, starts, record=options.record, bound=options.bound, **given)
+    primary, best = bounds.primary(loaded) if options.bound else ("return", 1.0), None
+    if options.best_heuristic:
+        rule = heuristics.check(loaded.problem, options.best_heuristic)
+        best = summarise(run_episodes(loaded, rule, starts, **given))[primary[0]]
     for episode in results:
         sys.stdout.write((json.dumps(episode) if options.json else _line(episode)) + "\n")
     summary = {
         "scenario": loaded.name,
         "policy": options.policy,
         "seed": options.seed,
-        **summarise(results),
+        **summarise(results, primary=primary, best_heuristic=best),
         "price_assumed": loaded.price_assumed,
     }
     if options.json:

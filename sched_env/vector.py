@@ -104,8 +104,6 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
             raise ConfigError(f"num_envs is {num_envs}", "at least 1")
         self.scenario, self.feature_spec, self.num_envs, self.copy = scenario, spec, num_envs, copy
         self.seed = int(seed)
-        self.primary: tuple[str, float] = ("return", 1.0)
-        """The metric that bounds are stated in, and its sign: +1 when more is better."""
         B, F, R = num_envs, len(spec.candidate), len(spec.request)
 
         def observation() -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]:

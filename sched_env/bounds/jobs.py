@@ -5,26 +5,30 @@ fits it, at the speeds of that set; any mix of sets is allowed. Its linear progr
 u_k such that no card of type t can work off more than v_t a second and all cards together not more than 1. With job
 sizes epochs x u_k, every schedule is then a schedule of one machine of speed 1, on which shortest-remaining-first ends
 the k-th job at least as early as any other schedule, for every k (Schrage 1968). And a *lone job*: nobody ends before
-its transfer and its run alone on its best card. The k-th end is late by both, so by the later of the two.
+its transfer and its run on its best card in the best company. (Measured company sometimes helps, if only by noise: no
+set may be left out because a smaller one looks faster.) The k-th end is late by both, so by the later of the two.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sched_env.errors import ConfigError
 from sched_env.jobs.runtime import RuntimeModel
 from sched_env.jobs.scenario import CpnScenario
-from sched_env.jobs.state import ARRIVAL, BEST, DATA, EPOCHS, MODEL, ORIGIN, POSSIBLE, SHAPE, Cards, Queue
+from sched_env.jobs.state import ARRIVAL, DATA, EPOCHS, MODEL, ORIGIN, POSSIBLE, SHAPE, Cards, Queue
 from sched_env.jobs.state import cards_of as prepare_cards
 from sched_env.jobs.state import queue_of as prepare_queue
-from sched_env.jobs.vector import Workload
+from sched_env.jobs.vector import CpnVectorEnv, Workload
+from sched_env.scenarios import Scenario
 from sched_env.traces.tables_jobs import Floats, Indices, RuntimeTable
+from sched_env.vector import PlacementVectorEnv
 
 MOST_JOBS, MOST_CARDS = 12, 6
 """Size up to which :func:`exclusive_optimum` is solved exactly in a moment."""
@@ -51,6 +55,22 @@ class Problem(NamedTuple):
     gpu_margin: float
 
 
+def primary(scenario: Scenario) -> tuple[str, float]:
+    """Return the metric that the scenario's reward is made of."""
+    by_makespan = isinstance(scenario, CpnScenario) and scenario.reward == "makespan"
+    return ("makespan_s" if by_makespan else "mean_completion_s", -1.0)
+
+
+def of_starts(env: PlacementVectorEnv, starts: Sequence[int]) -> list[float | None]:
+    """Return the least mean completion (or makespan) of an episode from each start; None where jobs can be lost."""
+    if not isinstance(env, CpnVectorEnv):
+        raise ConfigError(f"the environment is a {type(env).__name__}", "one of jobs")
+    if _loses_jobs(env.scenario) or env.scenario.horizon > 0:
+        return [None] * len(starts)
+    name, _ = primary(env.scenario)
+    return [float(getattr(lower(env.scenario, env.workload, start), name)) for start in starts]
+
+
 def lower(scenario: CpnScenario, workload: Workload, start: int = 0) -> Bounds:
     """Return lower bounds for the episode that begins at a row, valid for every policy of the scenario.
 
@@ -59,8 +79,9 @@ def lower(scenario: CpnScenario, workload: Workload, start: int = 0) -> Bounds:
     """
     problem = _problem(scenario, workload, start)
     rows = problem.queue.rows[problem.rows]
-    arrival, lone = rows[:, ARRIVAL], rows[:, ARRIVAL] + rows[:, BEST]
     links = problem.queue.links[problem.rows]
+    arrival = rows[:, ARRIVAL]
+    lone = arrival + _fastest(problem)
     per_gb = problem.cards.seconds_per_gb.min(axis=1)
     release = arrival + rows[:, DATA] * per_gb[links[:, ORIGIN]]
     best_sum, best_last = 0.0, 0.0
@@ -71,12 +92,18 @@ def lower(scenario: CpnScenario, workload: Workload, start: int = 0) -> Bounds:
         ends = np.maximum(fluid, np.sort(lone[priced]))
         best_sum = max(best_sum, float(ends.sum() + lone[~priced].sum()))
         best_last = max(best_last, float(ends.max(initial=0.0)), float(lone.max()))
+    signed = prices(problem, np.unique(links[:, MODEL]), exactly=True)
+    best_last = max(best_last, float(release.min() + rows[:, EPOCHS] @ signed[links[:, MODEL]]))
     first = float(problem.queue.rows[start, ARRIVAL])
     return Bounds(best_last - first, (best_sum - float(arrival.sum())) / problem.jobs)
 
 
+def _loses_jobs(scenario: CpnScenario) -> bool:
+    return scenario.failure_rate > 0.0 or scenario.memory_check == "total"
+
+
 def _problem(scenario: CpnScenario, workload: Workload, start: int) -> Problem:
-    if scenario.failure_rate > 0.0 or scenario.memory_check == "total":
+    if _loses_jobs(scenario):
         raise ConfigError("attempts can fail in this scenario", "failure_rate 0 and memory_check free, for a bound")
     runtime = workload.runtime
     table: RuntimeTable = (
@@ -102,6 +129,29 @@ def _problem(scenario: CpnScenario, workload: Workload, start: int) -> Problem:
     )
 
 
+def _fastest(problem: Problem) -> Floats:
+    """Return the least seconds from submission to end of each job: transfer and run on one card, in any company."""
+    rows, links = problem.queue.rows[problem.rows], problem.queue.links[problem.rows]
+    K, T = problem.seconds.shape[:2]
+    company = problem.seconds.reshape(K, T, -1).min(axis=2)  # all companies, also those that never fit: still valid
+    times = _transfer(problem) + rows[:, EPOCHS, None] * company[links[:, MODEL]][:, problem.cards.type]
+    fastest: Floats = np.where(_room(problem), times, np.inf).min(axis=1)
+    return fastest
+
+
+def _transfer(problem: Problem) -> Floats:
+    """Return the seconds [jobs, cards] that a job's data take to a card."""
+    rows, links = problem.queue.rows[problem.rows], problem.queue.links[problem.rows]
+    return rows[:, DATA, None] * problem.cards.seconds_per_gb[links[:, ORIGIN]][:, problem.cards.node]
+
+
+def _room(problem: Problem) -> NDArray[np.bool_]:
+    """Return which jobs [jobs, cards] an empty card has the memory for."""
+    needs = problem.queue.shapes[problem.queue.links[problem.rows, SHAPE], 0]
+    room: NDArray[np.bool_] = problem.cards.mem - problem.gpu_margin >= needs[:, None]
+    return room
+
+
 def _groups(problem: Problem, models: Indices) -> Iterator[Indices]:
     """Yield sets of models to price: all of them, and those that only the larger cards can hold.
 
@@ -121,11 +171,17 @@ def _needs(problem: Problem, models: Indices) -> Floats:
     return np.array([gpu[links[:, MODEL] == model].min() for model in models])
 
 
-def prices(problem: Problem, models: Indices) -> Floats:
+def prices(problem: Problem, models: Indices, *, exactly: bool = False) -> Floats:
     """Return a price an epoch for each model such that all cards together work off at most 1 a second.
 
     Models outside the group are free. Any prices are valid once scaled; those of the fluid's linear program, found by
     the epochs the group has to run, make the bound strongest.
+
+    Args:
+        problem: The episode.
+        models: The group.
+        exactly: No model runs more epochs than it has: who makes others faster is used up, and its price may be
+            negative. Only the worth of all jobs together, the least makespan, then means something.
     """
     from scipy.optimize import linprog
 
@@ -140,19 +196,18 @@ def prices(problem: Problem, models: Indices) -> Floats:
     capacity = np.zeros((types.size, len(rates) + 1))
     capacity[of_type, np.arange(len(rates))] = 1.0
     capacity[:, -1] = -count
-    demand = np.column_stack([-scaled.T, np.zeros(len(models))])
+    done = np.column_stack([scaled.T, np.zeros(len(models))]) / scaled.max()
     aim = np.zeros(len(rates) + 1)
     aim[-1] = 1.0
-    scale = 1.0 / scaled.max()
-    answer = linprog(
-        aim,
-        A_ub=np.vstack([capacity, demand * scale]),
-        b_ub=np.concatenate([np.zeros(types.size), -np.ones(len(models))]),
-        method="highs",
-    )
+    ones, idle = np.ones(len(models)), np.zeros(types.size)
+    if exactly:
+        answer = linprog(aim, A_ub=capacity, b_ub=idle, A_eq=done, b_eq=ones, method="highs")
+    else:
+        limits, most_of_each = np.vstack([capacity, -done]), np.concatenate([idle, -ones])
+        answer = linprog(aim, A_ub=limits, b_ub=most_of_each, method="highs")
     if answer.x is None:
         raise RuntimeError(f"the fluid has no solution: {answer.message}")
-    share_price = np.maximum(-answer.ineqlin.marginals[types.size :], 0.0)
+    share_price = answer.eqlin.marginals if exactly else np.maximum(-answer.ineqlin.marginals[types.size :], 0.0)
     price = share_price / work[models]
     # Whatever the solver's tolerance: scaled by the most the cards can really work off, the prices are valid.
     earned = rates @ price
@@ -163,19 +218,25 @@ def prices(problem: Problem, models: Indices) -> Floats:
 
 
 def _rates(problem: Problem, models: Indices, types: Indices) -> tuple[Floats, Indices]:
-    """Return the epochs a second of each model in every set that fits a type of card, and the set's type."""
-    need = dict(zip(models.tolist(), _needs(problem, models), strict=True))
+    """Return the epochs a second of each model in every set that fits a type of card, and the set's type.
+
+    Sets hold models outside the group too.
+    """
+    everyone = np.unique(problem.queue.links[problem.rows, MODEL])
+    need = dict(zip(everyone.tolist(), _needs(problem, everyone), strict=True))
     at = {model: column for column, model in enumerate(models.tolist())}
     rates, of_type = [], []
     for position, t in enumerate(types):
         room = problem.cards.mem[problem.cards.type == t].max() - problem.gpu_margin
         for size in range(1, problem.max_jobs + 1):
-            for chosen in itertools.combinations_with_replacement(models.tolist(), size):
+            for chosen in itertools.combinations_with_replacement(everyone.tolist(), size):
                 # Rounding must not exclude a set that the environment allows.
-                if sum(need[model] for model in chosen) > room + 1e-9:
+                if at.keys().isdisjoint(chosen) or sum(need[model] for model in chosen) > room + 1e-9:
                     continue
                 row = np.zeros(len(models))
                 for own, model in enumerate(chosen):
+                    if model not in at:
+                        continue
                     others = [other + 1 for slot, other in enumerate(chosen) if slot != own] + [0, 0]
                     row[at[model]] += 1.0 / problem.seconds[model, t, others[0], others[1]]
                 rates.append(row)
@@ -221,10 +282,8 @@ def exclusive_optimum(scenario: CpnScenario, workload: Workload, start: int = 0)
         raise ConfigError(f"{n} jobs on {C} cards", f"at most {MOST_JOBS} on {MOST_CARDS}")
     if np.ptp(rows[:, ARRIVAL]) > 0.0:
         raise ConfigError("jobs are submitted one after another", "all at once")
-    move = rows[:, DATA, None] * problem.cards.seconds_per_gb[links[:, ORIGIN]][:, problem.cards.node]
     run = rows[:, EPOCHS, None] * problem.seconds[links[:, MODEL]][:, problem.cards.type, 0, 0]
-    room = problem.cards.mem - problem.gpu_margin >= problem.queue.shapes[links[:, SHAPE], 0][:, None]
-    times = np.where(room, move + run, np.inf)
+    times = np.where(_room(problem), _transfer(problem) + run, np.inf)
     return Bounds(_least_makespan(times), _least_mean_completion(times) * n / problem.jobs)
 
 

@@ -68,7 +68,7 @@ class CpnVectorEnv(PlacementVectorEnv):
         self, scenario: CpnScenario, num_envs: int, workload: Workload, *, seed: int = 0, copy: bool = False
     ) -> None:
         super().__init__(scenario, SPEC, num_envs, len(workload.topology), seed=seed, copy=copy)
-        self.trace, self.topology = workload.jobs, workload.topology
+        self.workload, self.trace, self.topology = workload, workload.jobs, workload.topology
         self.cards = cards_of(workload.topology)
         truth = self._table(workload.runtime)
         belief = truth if workload.predicted is None else self._table(workload.predicted)
@@ -81,7 +81,6 @@ class CpnVectorEnv(PlacementVectorEnv):
         self.state = empty_state(
             num_envs, self.cards, self.queue, len(workload.jobs.model_names), scenario.episode_jobs
         )
-        self.primary = ("makespan_s" if scenario.reward == "makespan" else "mean_completion_s", -1.0)
         for block in (self.buffers.candidates, self.buffers.final_candidates):
             block[:, :, 0], block[:, :, 1] = self.cards.mem, workload.topology.card_usd_per_hour
 

@@ -42,7 +42,7 @@ def compile_events(trace: VmTrace, scenario: VmScenario) -> Events:
     """
     count = len(trace)
     creates = trace.kind == 0
-    created_by = _creation_of(trace)
+    created_by = creation_of(trace)
     known = np.where(creates | (created_by < 0), np.arange(count), created_by)
     cpu, mem = trace.cpu[known], trace.mem[known]
     halves = 1.0 + ((mem if scenario.double_resource == "mem" else cpu) > scenario.double_threshold)
@@ -66,7 +66,7 @@ def compile_events(trace: VmTrace, scenario: VmScenario) -> Events:
     return Events(rows, slot, _next_true(creates), _next_true(fits), life)
 
 
-def _creation_of(trace: VmTrace) -> NDArray[np.int64]:
+def creation_of(trace: VmTrace) -> NDArray[np.int64]:
     """Return, for each deletion, the row that created its VM; -1 for creations and for deletions of unknown VMs."""
     order = np.argsort(trace.vmid, kind="stable")
     before = np.full(len(trace), -1, np.int64)

@@ -40,7 +40,6 @@ class VmVectorEnv(PlacementVectorEnv):
         arguments = (self.state, self.params, self.events, self.buffers, self.buffers.start, self.seed, False, True)
         self._kernel = entry(kernels.step, *arguments)
         self._grows = scenario.growing_servers > 0
-        self.primary = ("wait_s", -1.0) if scenario.ending == "wait" else ("placed", 1.0)
 
     def _reset(self, starts: NDArray[np.int64]) -> None:
         last = self.events.next_start.size - 1

@@ -38,3 +38,8 @@ def test_bound_and_gap_come_from_the_means():
     episodes = [episode(placed=100, bound=120.0), episode(placed=110, bound=120.0)]
     sheet = summarise(episodes, primary=("placed", 1.0), best_heuristic=100.0)
     assert (sheet["bound"], sheet["gap_closed"]) == (120.0, 0.25)
+
+
+def test_a_bound_that_is_known_of_some_episodes_only_says_nothing_about_their_mean():
+    sheet = summarise([episode(bound=2.0), episode(bound=None)], best_heuristic=0.5)
+    assert (sheet["bound"], sheet["gap_closed"]) == (None, None)

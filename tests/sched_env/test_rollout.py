@@ -56,6 +56,29 @@ def test_results_do_not_depend_on_what_runs_beside_them(monkeypatch):
         assert {**one, "decision_us": 0} == {**other, "decision_us": 0}
 
 
+def test_the_bound_of_each_start_and_the_share_of_the_gap_closed_are_filled_in(capsys):
+    arguments = [
+        "--scenario",
+        "vm/recovering",
+        "--policy",
+        "first_fit",
+        "--episodes",
+        3,
+        "--set",
+        "servers=2",
+        "--json",
+    ]
+    *plain, summary = lines(capsys, *arguments)
+    assert {episode["bound"] for episode in plain} == {summary["summary"]["bound"]} == {None}
+    *episodes, last = lines(capsys, *arguments, "--bound", "--best-heuristic", "random_feasible")
+    assert all(episode["placed"] <= episode["bound"] for episode in episodes)
+    summary = last["summary"]
+    assert summary["bound"] == np.mean([episode["bound"] for episode in episodes])
+    *_, random = lines(capsys, *arguments, "--policy", "random_feasible")
+    base = random["summary"]["placed"]
+    assert summary["gap_closed"] == pytest.approx((summary["placed"] - base) / (summary["bound"] - base))
+
+
 def test_start_points_are_drawn_from_the_seed():
     def starts(seed):
         results = rollout.run_episodes("vm/fading", "first_fit", seed=seed, episodes=4, servers=1)
@@ -186,6 +209,8 @@ def test_an_onnx_file_decides_through_the_same_command(capsys, tmp_path):
         (["--policy", "first_fit", "--starts", "nowhere.json"], "--starts nowhere.json"),
         (["--policy", "first_fit", "--trace", "nowhere.csv"], "trace nowhere.csv does not exist"),
         (["--policy", "first_fit", "--episodes", "0"], "no start points"),
+        (["--policy", "first_fit", "--best-heuristic", "best_fit"], "--best-heuristic without --bound"),
+        (["--policy", "first_fit", "--bound", "--best-heuristic", "bestfit"], "vm has no heuristic 'bestfit'"),
     ],
 )
 def test_mistakes_are_answered_with_what_to_do(arguments, message):

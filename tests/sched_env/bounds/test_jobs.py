@@ -9,6 +9,7 @@ import pytest
 
 from sched_env import heuristics, scenarios
 from sched_env.bounds import jobs as bounds
+from sched_env.bounds import of_starts, primary
 from sched_env.errors import ConfigError
 from sched_env.jobs.runtime import RuntimeModel
 from sched_env.jobs.vector import Workload
@@ -75,6 +76,37 @@ def test_no_schedule_of_a_small_instance_beats_the_bounds(seed):
     assert bound.mean_completion_s <= completion + 1e-6
     assert bound.makespan_s > 0.3 * makespan  # and it says something
     assert bound.mean_completion_s > 0.3 * completion
+
+
+def predict_helpful_company(card_type, models):
+    """As above, but the large model is twice as fast beside another: so measured profiles say."""
+    alone = predict(card_type, models)
+    return [t / 2 if len(models) > 1 and model == "llm" else t for t, model in zip(alone, models, strict=True)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_bounds_hold_where_company_makes_a_job_faster(seed):
+    workload = instance(seed, 5, {"RTX4090": 1, "P100": 1})
+    table = RuntimeModel(predict_helpful_company).table(workload.topology.card_types, tuple(MODELS))
+    bound = bounds.lower(scenarios.load("jobs/cpn", {"episode_jobs": 5}), workload._replace(runtime=table))
+    makespan, completion = every_schedule(workload._replace(runtime=table))
+    assert bound.makespan_s <= makespan + 1e-6
+    assert bound.mean_completion_s <= completion + 1e-6
+
+
+def test_company_that_is_used_up_helps_no_longer():
+    where = synthetic_jobs.topology({"RTX4090": 1})
+    table = RuntimeModel(predict_helpful_company).table(where.card_types, tuple(MODELS))
+    llm, small = 2, 0
+    trace = JobTrace(
+        np.zeros(2), np.array([llm, small], np.int32), np.array([40.0, 100.0]), np.array([15.0, 2.0]),
+        model_names=tuple(MODELS),
+    )  # fmt: skip
+    bound = bounds.lower(scenarios.load("jobs/cpn", {"episode_jobs": 2}), Workload(trace, where, table))
+    makespan, _ = every_schedule(Workload(trace, where, table))
+    # 200 s alone, 180 s were there always company; it lasts 18 s, in which 4 of 40 epochs run instead of 3.6.
+    assert makespan == pytest.approx(198.0)
+    assert bound.makespan_s == pytest.approx(198.0)
 
 
 def test_bounds_are_tight_for_one_job_and_for_equal_jobs_on_equal_cards():
@@ -157,6 +189,17 @@ def test_shortest_remaining_first_equals_a_finely_stepped_machine():
             expected[job] = now + 0.1
         now += 0.1
     np.testing.assert_allclose(np.sort(ends), np.sort(expected), atol=1e-6)
+
+
+def test_bounds_of_starts_are_in_the_metric_of_the_reward():
+    workload = instance(1, 6, {"RTX4090": 1, "P100": 2}, spread_s=60.0)
+    for reward, name in (("completion", "mean_completion_s"), ("makespan", "makespan_s")):
+        env = make_vec("jobs/cpn", 1, trace=workload, episode_jobs=4, reward=reward)
+        assert primary(env.scenario) == (name, -1.0)
+        expected = [getattr(bounds.lower(env.scenario, workload, start), name) for start in (0, 2)]
+        assert of_starts(env, [0, 2]) == expected
+    lossy = make_vec("jobs/cpn", 1, trace=workload, failure_rate=0.1)
+    assert of_starts(lossy, [0, 1]) == [None, None]
 
 
 def test_bounds_refuse_scenarios_where_jobs_can_be_lost():
