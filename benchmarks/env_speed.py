@@ -37,6 +37,9 @@ CASES: list[tuple[str, str, int, dict[str, Any]]] = [
     ("functions serverless", "functions/serverless", 100, {"num_nodes": 100}),
     ("functions serverless", "functions/serverless", 1000, {"num_nodes": 1000}),
     ("functions serverless", "functions/serverless", 5000, {"num_nodes": 5000}),
+    ("functions workflow", "functions/workflow", 100, {"num_nodes": 100}),
+    ("functions workflow", "functions/workflow", 1000, {"num_nodes": 1000}),
+    ("functions workflow", "functions/workflow", 5000, {"num_nodes": 5000}),
     # Long queues, so that cards are shared: one to two jobs on each, up to two co-runners for the next.
     ("jobs cpn", "jobs/cpn", 100, {"cards": 100, "episode_jobs": 1000}),
     ("jobs cpn", "jobs/cpn", 1000, {"cards": 1000, "episode_jobs": 5000}),
@@ -48,6 +51,7 @@ TARGETS = {
     ("vm fading", 100): 1.5e6,
     ("vm recovering", 100): 1.5e6,
     ("functions serverless", 100): 3e5,
+    ("functions workflow", 100): 3e5,
     ("jobs cpn", 100): 3e5,
 }
 C_REFERENCE = {5: 30.7e6, 100: 18.1e6, 1000: 2.95e6}

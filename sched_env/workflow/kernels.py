@@ -20,7 +20,6 @@ from sched_env.features.workflow import FIT_TOLERANCE, HOURS_PER_SECOND
 from sched_env.jit import called, inline, lean_kernel
 from sched_env.vector import END_OF_TRACE, HORIZON, SHEET, Buffers
 from sched_env.workflow.state import (
-    BILLED,
     CPU,
     DEADLINE,
     FINISH,
@@ -34,23 +33,23 @@ from sched_env.workflow.state import (
     INVERSE_SPEED,
     MAKESPAN,
     MEM,
-    MOVED,
     MOVED_MB,
     NEXT,
     NODE,
-    OFFER_START,
     PRICE,
     READ,
-    READY,
     REFERENCE,
     RETURN,
-    RUN,
     RUNTIME,
     SECONDS_PER_MB,
     SIZE,
+    SOURCE_MB,
+    SOURCE_PER_MB,
     START,
     TAIL,
+    TASKS,
     TIME,
+    UNTIL,
     USD,
     USED_CPU,
     USED_MEM,
@@ -68,18 +67,29 @@ fits = inline(features.fits)
 
 
 @inline
-def data_there(plan: Plan, state: State, b: int, n: int, row: int) -> tuple[float, float]:
+def gather(plan: Plan, state: State, b: int, row: int) -> int:
+    """Put what a task's parents left where all nodes will look at it; return how many parents there are."""
+    first = plan.parents[row]
+    count = plan.parents[row + 1] - first
+    for k in range(count):
+        before, source = state.placed[b, plan.parent[first + k]], state.sources[k]
+        source[NODE], source[SOURCE_MB], source[FINISH] = before[NODE], plan.edge_mb[first + k], before[FINISH]
+        source[SOURCE_PER_MB] = plan.nodes[int(before[NODE]), SECONDS_PER_MB]
+    return int(count)
+
+
+@inline
+def data_there(plan: Plan, state: State, n: int, row: int, parents: int) -> tuple[float, float]:
     """Return when the data of a task can be on a node, and how many MB would have to move."""
     per_mb = plan.nodes[n, SECONDS_PER_MB]
     moved = plan.tasks[row, INPUT]
     ready = moved * per_mb
-    for edge in range(plan.parents[row], plan.parents[row + 1]):
-        before = state.placed[b, plan.parent[edge]]
-        arrival = before[FINISH]
-        where = int(before[NODE])
-        if where != n:
-            moved += plan.edge_mb[edge]
-            arrival += plan.edge_mb[edge] * max(per_mb, plan.nodes[where, SECONDS_PER_MB])
+    for k in range(parents):
+        source = state.sources[k]
+        arrival = source[FINISH]
+        if source[NODE] != n:
+            moved += source[SOURCE_MB]
+            arrival += source[SOURCE_MB] * max(per_mb, source[SOURCE_PER_MB])
         ready = max(ready, arrival)
     return ready, moved
 
@@ -87,6 +97,8 @@ def data_there(plan: Plan, state: State, b: int, n: int, row: int) -> tuple[floa
 @inline
 def first_gap(state: State, b: int, n: int, ready: float, run: float, cpu: float, mem: float) -> tuple[float, float]:
     """Return when a node first has this much room for so long, and how much of that time nothing else runs there."""
+    if state.nodes[b, n, UNTIL] <= ready:  # most often; saves the walk
+        return ready, (ready + run) - ready
     segments = state.segments[b]
     k = n
     following = int(segments[k, FOLLOWING])
@@ -108,8 +120,27 @@ def first_gap(state: State, b: int, n: int, ready: float, run: float, cpu: float
 
 
 @inline
+def offer(
+    plan: Plan, state: State, b: int, n: int, row: int, parents: int
+) -> tuple[float, float, float, float, float, bool]:
+    """Return what a node offers a task whose parents were gathered.
+
+    When its data is there, when it would start, how long it would run, what it would add to the time the node is in
+    use, the MB that would move, and whether the node can hold it at all.
+    """
+    ready, moved = data_there(plan, state, n, row, parents)
+    run = plan.tasks[row, RUNTIME] * plan.nodes[n, INVERSE_SPEED]
+    cpu, mem = plan.tasks[row, CPU], plan.tasks[row, MEM]
+    if not fits(plan.nodes[n, CPU], plan.nodes[n, MEM], cpu, mem):
+        return ready, ready, run, 0.0, moved, False
+    room_cpu, room_mem = plan.nodes[n, CPU] - cpu + FIT_TOLERANCE, plan.nodes[n, MEM] - mem + FIT_TOLERANCE
+    start, billed = first_gap(state, b, n, ready, run, room_cpu, room_mem)
+    return ready, start, run, billed, moved, True
+
+
+@inline
 def observe(plan: Plan, state: State, out: Buffers, b: int) -> int:
-    """Write offers and observation of the present task and return how many nodes can hold it.
+    """Write the observation of the present task and return how many nodes can hold it.
 
     The columns that never change (capacities, price, speed) are written once, when the environment is made.
     """
@@ -118,19 +149,12 @@ def observe(plan: Plan, state: State, out: Buffers, b: int) -> int:
     cpu, mem, tail = task[CPU], task[MEM], task[TAIL]
     inverse, inverse_least, makespan = flow[INVERSE_REFERENCE], flow[INVERSE_LEAST], state.totals[b, MAKESPAN]
     candidates, mask, earliest, count = out.candidates[b], out.mask[b], np.inf, 0
+    parents = gather(plan, state, b, row)
     for n in range(mask.size):
-        ready, moved = data_there(plan, state, b, n, row)
-        run = task[RUNTIME] * plan.nodes[n, INVERSE_SPEED]
-        start, billed = ready, 0.0
-        fit = fits(plan.nodes[n, CPU], plan.nodes[n, MEM], cpu, mem)
-        if fit:
-            room_cpu, room_mem = plan.nodes[n, CPU] - cpu + FIT_TOLERANCE, plan.nodes[n, MEM] - mem + FIT_TOLERANCE
-            start, billed = first_gap(state, b, n, ready, run, room_cpu, room_mem)
-            earliest = min(earliest, start)
-            count += 1
+        ready, start, run, billed, moved, fit = offer(plan, state, b, n, row, parents)
         mask[n] = fit
-        offer = state.offers[b, n]
-        offer[READY], offer[OFFER_START], offer[RUN], offer[BILLED], offer[MOVED] = ready, start, run, billed, moved
+        count += fit
+        earliest = min(earliest, start) if fit else earliest
         (
             candidates[n, 6],
             candidates[n, 7],
@@ -140,12 +164,12 @@ def observe(plan: Plan, state: State, out: Buffers, b: int) -> int:
             candidates[n, 11],
             candidates[n, 12],
         ) = outlook(ready, start, run, billed, plan.nodes[n, PRICE], makespan, tail, inverse, inverse_least)
-        candidates[n, 4] = state.tasks[b, n]
+        candidates[n, 4] = state.nodes[b, n, TASKS]
         candidates[n, 5] = moved
     size = float(state.cursor[b, SIZE])
     request = out.request[b]
     request[0], request[1], request[2] = cpu, mem, task[RUNTIME] * inverse
-    request[3], request[4] = plan.parents[row + 1] - plan.parents[row], task[READ]
+    request[3], request[4] = parents, task[READ]
     request[5], request[6] = tail * inverse, makespan * inverse
     request[7], request[8] = (size - state.cursor[b, NEXT]) * (1.0 / size), size
     request[9] = flow[DEADLINE] * inverse
@@ -192,20 +216,22 @@ def place(plan: Plan, rules: Rules, state: State, out: Buffers, b: int, n: int) 
     """Put the present task on a node, as offered, and return the reward."""
     number = state.cursor[b, NEXT]
     row = state.cursor[b, FIRST] + number
-    offer, totals, flow = state.offers[b, n], state.totals[b], plan.flows[state.cursor[b, FLOW]]
-    start, finish = offer[OFFER_START], offer[OFFER_START] + offer[RUN]
+    totals, flow = state.totals[b], plan.flows[state.cursor[b, FLOW]]
+    ready, start, run, billed, moved, _ = offer(plan, state, b, n, row, gather(plan, state, b, row))
+    finish = start + run
     book(state, b, n, start, finish, plan.tasks[row, CPU], plan.tasks[row, MEM])
     placed = state.placed[b, number]
     placed[NODE], placed[START], placed[FINISH] = n, start, finish
-    state.tasks[b, n] += 1.0
+    state.nodes[b, n, TASKS] += 1.0
+    state.nodes[b, n, UNTIL] = max(state.nodes[b, n, UNTIL], finish)
     state.cursor[b, NEXT] = number + 1
     growth = max(finish - totals[MAKESPAN], 0.0)
-    usd = plan.nodes[n, PRICE] * (offer[BILLED] * HOURS_PER_SECOND)
+    usd = plan.nodes[n, PRICE] * (billed * HOURS_PER_SECOND)
     totals[MAKESPAN] = max(totals[MAKESPAN], finish)
     totals[USD] += usd
-    totals[WAITED] += start - offer[READY]
-    totals[MOVED_MB] += offer[MOVED]
-    out.wait_s[b] = start - offer[READY]
+    totals[WAITED] += start - ready
+    totals[MOVED_MB] += moved
+    out.wait_s[b] = start - ready
     return -(rules.beta * (growth * flow[INVERSE_REFERENCE]) + (1.0 - rules.beta) * (usd * flow[INVERSE_LEAST]))
 
 
@@ -219,7 +245,7 @@ def begin(plan: Plan, state: State, b: int, flow: int) -> None:
         segment = state.segments[b, n]
         segment[TIME] = segment[USED_CPU] = segment[USED_MEM] = 0.0
         segment[FOLLOWING] = NONE
-    state.tasks[b] = 0.0
+    state.nodes[b] = 0.0
     state.totals[b] = 0.0
 
 
@@ -229,7 +255,7 @@ def close(plan: Plan, state: State, out: Buffers, b: int, ended: int) -> None:
     used = 0.0
     for n in range(plan.nodes.shape[0]):
         out.final_mask[b, n] = out.mask[b, n]
-        used += state.tasks[b, n] > 0.0
+        used += state.nodes[b, n, TASKS] > 0.0
         for f in range(out.candidates.shape[2]):
             out.final_candidates[b, n, f] = out.candidates[b, n, f]
     for f in range(out.request.shape[1]):

@@ -1,4 +1,4 @@
-"""Heuristics of workflows on whole batches, compiled, on the offers that the environments have worked out."""
+"""Heuristics of workflows on whole batches, compiled, on the environments' own float64 state."""
 
 from __future__ import annotations
 
@@ -12,19 +12,8 @@ from sched_env.heuristics import workflow as heuristics
 from sched_env.heuristics.workflow import NAMES, ORDERS
 from sched_env.jit import inline, lean_kernel
 from sched_env.vector import Buffers
-from sched_env.workflow.state import (
-    BILLED,
-    FLOW,
-    INVERSE_LEAST,
-    INVERSE_REFERENCE,
-    MOVED,
-    NEXT,
-    OFFER_START,
-    PRICE,
-    RUN,
-    Plan,
-    State,
-)
+from sched_env.workflow.kernels import gather, offer
+from sched_env.workflow.state import FIRST, FLOW, INVERSE_LEAST, INVERSE_REFERENCE, NEXT, PRICE, Plan, State
 
 if TYPE_CHECKING:
     from sched_env.heuristics import BatchRule
@@ -48,20 +37,21 @@ def choose(
         actions[b] = 0
         if not out.active[b]:
             continue
+        row = state.cursor[b, FIRST] + state.cursor[b, NEXT]
         flow = plan.flows[state.cursor[b, FLOW]]
-        best = -np.inf
+        parents, best = gather(plan, state, b, row), -np.inf
         for n in range(N):
             if not out.mask[b, n]:
                 continue
-            offer = state.offers[b, n]
+            _, start, run, billed, moved, _ = offer(plan, state, b, n, row, parents)
             value = node_score(
                 rule,
                 n,
                 N,
                 float(state.cursor[b, NEXT]),
-                (offer[OFFER_START] + offer[RUN]) * flow[INVERSE_REFERENCE],
-                offer[MOVED],
-                plan.nodes[n, PRICE] * (offer[BILLED] * HOURS_PER_SECOND) * flow[INVERSE_LEAST],
+                (start + run) * flow[INVERSE_REFERENCE],
+                moved,
+                plan.nodes[n, PRICE] * (billed * HOURS_PER_SECOND) * flow[INVERSE_LEAST],
             )
             if scores.size > 0:
                 scores[b, n] = value

@@ -30,10 +30,12 @@ FLOW, FIRST, SIZE, NEXT, FREE = range(5)
 unused segment."""
 TIME, USED_CPU, USED_MEM, FOLLOWING = range(4)
 """Columns of ``State.segments``; FOLLOWING is -1 in a node's last segment, which is always empty."""
+TASKS, UNTIL = range(2)
+"""Columns of ``State.nodes``: tasks placed on the node, and when the last of them ends."""
 NODE, START, FINISH = range(3)
 """Columns of ``State.placed``."""
-READY, OFFER_START, RUN, BILLED, MOVED = range(5)
-"""Columns of ``State.offers``."""
+SOURCE_MB, SOURCE_PER_MB = 1, 3
+"""Columns of ``State.sources`` beside NODE and FINISH."""
 RETURN, MAKESPAN, USD, WAITED, MOVED_MB = range(5)
 """Columns of ``State.totals``."""
 
@@ -67,7 +69,7 @@ class Rules(NamedTuple):
 
 
 class State(NamedTuple):
-    """What changes. B environments, N nodes, T tasks of the largest workflow."""
+    """What changes. B environments, N nodes, T tasks of the largest workflow, P parents of a task at most."""
 
     cursor: NDArray[np.int64]
     """[B, 5]"""
@@ -75,13 +77,12 @@ class State(NamedTuple):
     """[B, N + 2 T, 4]: the calendar of each node, a linked list of spans of equal use that begins with segment n."""
     placed: Floats
     """[B, T, 3]: of each task placed."""
-    tasks: Floats
-    """[B, N]: tasks placed on each node."""
-    offers: Floats
-    """[B, N, 5]: of the task to be placed, on each node: when its data is there, when it would start, how long it would
-    run, what it would add to the time the node is in use, and the MB that would move."""
+    nodes: Floats
+    """[B, N, 2]"""
     totals: Floats
     """[B, 5]"""
+    sources: Floats
+    """[P, 4]: the parents of the task that is looked at (node, MB, end, seconds a MB); a draft, not state."""
 
 
 def rules_of(scenario: WorkflowScenario, workflows: int) -> Rules:
@@ -92,15 +93,15 @@ def rules_of(scenario: WorkflowScenario, workflows: int) -> Rules:
     return Rules(scenario.horizon, scenario.start_min, stop, float(scenario.beta))
 
 
-def empty_state(B: int, N: int, T: int) -> State:
+def empty_state(B: int, N: int, T: int, P: int) -> State:
     """Allocate the state; the kernel fills it when an episode begins."""
     return State(
         cursor=np.zeros((B, 5), np.int64),
         segments=np.zeros((B, N + 2 * T, 4)),
         placed=np.zeros((B, T, 3)),
-        tasks=np.zeros((B, N)),
-        offers=np.zeros((B, N, 5)),
+        nodes=np.zeros((B, N, 2)),
         totals=np.zeros((B, 5)),
+        sources=np.zeros((P, 4)),
     )
 
 

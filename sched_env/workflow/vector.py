@@ -56,7 +56,7 @@ class WorkflowVectorEnv(PlacementVectorEnv):
         self.plan = plan_of(self.dags, nodes, self.order, scenario.deadline_slack)
         self.rules = rules_of(scenario, len(self.dags))
         self.most_tasks = int(np.diff(self.plan.first).max())
-        self.state = empty_state(num_envs, len(nodes), self.most_tasks)
+        self.state = empty_state(num_envs, len(nodes), self.most_tasks, int(np.diff(self.plan.parents).max()))
         for block in (self.buffers.candidates, self.buffers.final_candidates):
             for column, values in enumerate((nodes.cpu, nodes.mem, nodes.price_usd_per_hour, nodes.speed)):
                 block[:, :, column] = values
