@@ -17,6 +17,7 @@ CASES = {
     "vm/recovering": {"servers": 3},
     "vm/expanding": {"servers": 2, "max_servers": 6},
     "functions/serverless": {"num_nodes": 6},
+    "functions/workflow": {"num_nodes": 6, "workflows": 30, "tasks": 60},
 }
 WAIT = ("vm/recovering", {"servers": 2, "ending": "wait"})
 ALL = [*CASES.items(), WAIT]
