@@ -16,6 +16,7 @@ GYMNASIUM_IDS = {
     "sched_env/Serverless-v0": ("sched_env.functions.env:ServerlessSchedulingEnv", "functions/serverless"),
     "sched_env/Workflow-v0": ("sched_env.workflow.env:WorkflowEnv", "functions/workflow"),
     "sched_env/WorkflowPlan-v0": ("sched_env.workflow.env:WorkflowPlanEnv", "functions/workflow"),
+    "sched_env/Deploy-v0": ("sched_env.pods.env:DeployEnv", "pods/deploy"),
     "sched_env/Cpn-v0": ("sched_env.jobs.env:CpnEnv", "jobs/cpn"),
 }
 """Gymnasium id -> (class, scenario given to it as ``scenario=``)."""

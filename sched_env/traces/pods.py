@@ -98,11 +98,6 @@ class PodTrace:
         )
 
 
-def deal(requests: int, pods: int) -> NDArray[np.int64]:
-    """Say which pod each of a function's requests goes to, in order of arrival: the k-th to pod k mod n."""
-    return np.arange(requests, dtype=np.int64) % pods
-
-
 def offsets(counts: Any) -> Offsets:
     """Turn the number of entries of each row into the index of its first, and the end of the last."""
     result: Offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -1,0 +1,463 @@
+"""The dynamics of ``pods``, compiled: offers, moves, the replay of windows, accounts and observations.
+
+Nothing is carried over from window to window but where the pods are: lists, allocation and loads are made anew from
+the trace. So nothing can leak, and demand falls as it rises.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sched_env import draws
+from sched_env.features import pods as features
+from sched_env.jit import called, inline, lean_kernel
+from sched_env.pods.measure import NONE, measure
+from sched_env.pods.state import (
+    ALL_CROWDED,
+    ALL_OVER,
+    ALL_POSITIONS,
+    ALL_UNDER,
+    ALL_UNMET,
+    COST,
+    CPU_FIRST,
+    CPU_INVERSE,
+    CPU_LAST,
+    CPU_MAX,
+    CPU_MEAN,
+    CPU_P95,
+    CPU_REQUEST,
+    CPU_SHARES,
+    CROWDED,
+    DISPLACED,
+    HEAT,
+    HOT,
+    MEM,
+    MEM_DEPLOYED,
+    MEM_FIRST,
+    MEM_INVERSE,
+    MEM_LAST,
+    MEM_MAX,
+    MEM_MEAN,
+    MEM_P95,
+    MEM_REQUEST,
+    MOVES,
+    MOVES_LEFT,
+    NEXT,
+    NODE,
+    OFFERED,
+    OVER,
+    PEAK,
+    PLACE,
+    POD,
+    PODS,
+    POSITIONS,
+    PRICE,
+    REQUESTS,
+    RETURN,
+    ROW,
+    SEEN,
+    STEPS,
+    UNDER,
+    UNMET,
+    UNOFFERED,
+    UNPLACED,
+    WINDOW,
+    WINDOWS,
+    Cluster,
+    Rules,
+    Scratch,
+    State,
+)
+from sched_env.traces.pods import WINDOW_S
+from sched_env.vector import END_OF_TRACE, HORIZON, Buffers
+
+after = inline(features.after)
+fits = inline(features.fits)
+
+RUNNING = -1
+"""The episode goes on (otherwise a code of ``sched_env.vector.ENDED``)."""
+NEVER = -2
+"""``SEEN`` of a pod that has not been there yet."""
+HOURS_PER_WINDOW = WINDOW_S / 3600.0
+
+
+@inline
+def takes(cluster: Cluster, rules: Rules, state: State, b: int, n: int, r: int) -> bool:
+    """Say whether a node has the memory and a place left for the pod of row r, by what it has taken so far."""
+    return bool(
+        fits(
+            0.0,
+            cluster.nodes[n, MEM],
+            state.nodes[b, n, MEM_DEPLOYED],
+            state.nodes[b, n, PODS],
+            cluster.rows[r, MEM_REQUEST],
+            1.0,
+            rules.pod_limit,
+        )
+    )
+
+
+@inline
+def settle(cluster: Cluster, state: State, b: int, n: int, r: int, window: int) -> None:
+    """Give the pod of row r its node for the window."""
+    p = cluster.pods[r, POD]
+    state.pods[b, p, PLACE], state.pods[b, p, SEEN] = n, window
+    if n != NONE:
+        state.nodes[b, n, MEM_DEPLOYED] += cluster.rows[r, MEM_REQUEST]
+        state.nodes[b, n, PODS] += 1.0
+
+
+@inline
+def roomiest(cluster: Cluster, rules: Rules, state: State, b: int, r: int) -> int:
+    """Return the node with the most memory left of those that can take the pod of row r, or NONE."""
+    best, room = NONE, -1.0
+    for n in range(cluster.nodes.shape[0]):
+        left = cluster.nodes[n, MEM] - state.nodes[b, n, MEM_DEPLOYED]
+        if left > room and takes(cluster, rules, state, b, n, r):
+            best, room = n, left
+    return best
+
+
+@called
+def enter(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int, window: int) -> None:
+    """Replay a window: pods that stay, those that come, and what all of them do to their nodes."""
+    first, stop = cluster.window_rows[window], cluster.window_rows[window + 1]
+    for n in range(cluster.nodes.shape[0]):
+        state.head[b, n] = NONE
+        state.nodes[b, n, MEM_DEPLOYED] = state.nodes[b, n, PODS] = 0.0
+    for r in range(first, stop):  # who was there keeps its place, unless its request has outgrown the node
+        p = cluster.pods[r, POD]
+        n = state.pods[b, p, PLACE]
+        if state.pods[b, p, SEEN] == window - 1 and n != NONE and takes(cluster, rules, state, b, n, r):
+            settle(cluster, state, b, n, r, window)
+    for r in range(first, stop):  # the others go where the trace has them, or where there is most room
+        p = cluster.pods[r, POD]
+        if state.pods[b, p, SEEN] == window:
+            continue
+        stayed = state.pods[b, p, SEEN] == window - 1 and state.pods[b, p, PLACE] != NONE
+        n = NONE if stayed else cluster.pods[r, NODE]
+        if n == NONE or not takes(cluster, rules, state, b, n, r):
+            state.totals[b, DISPLACED] += 1.0 if stayed or n != NONE else 0.0
+            n = roomiest(cluster, rules, state, b, r)
+        settle(cluster, state, b, n, r, window)
+    for row in range(stop - first - 1, -1, -1):
+        state.links[b, row, OFFERED] = 0
+        n = state.pods[b, cluster.pods[first + row, POD], PLACE]
+        if n != NONE:
+            state.links[b, row, NEXT] = state.head[b, n]
+            state.head[b, n] = row
+    for n in range(cluster.nodes.shape[0]):
+        work_out(cluster, rules, state, scratch, b, window, n)
+    state.cursor[b, WINDOW], state.cursor[b, HOT] = window, NONE
+    state.cursor[b, MOVES_LEFT] = max(int(rules.budget * (stop - first)), 1)
+
+
+@inline
+def work_out(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int, window: int, n: int) -> None:
+    """Bring a node's row of the state up to date."""
+    measure(
+        cluster, rules, scratch, state.links[b], state.head[b, n], window, n, NONE, NONE, state.nodes[b, n],
+        state.books[b, n],
+    )  # fmt: skip
+
+
+@inline
+def count_window(cluster: Cluster, rules: Rules, state: State, b: int) -> float:
+    """Enter the present window into the accounts and return its reward."""
+    window = state.cursor[b, WINDOW]
+    first, stop = cluster.window_rows[window], cluster.window_rows[window + 1]
+    over = under = positions = unmet = crowded = cost = 0.0
+    for n in range(cluster.nodes.shape[0]):
+        over += state.books[b, n, OVER]
+        under += state.books[b, n, UNDER]
+        positions += state.books[b, n, POSITIONS]
+        unmet += state.books[b, n, UNMET]
+        crowded += state.books[b, n, CROWDED]
+        if state.nodes[b, n, PODS] > 0.0:
+            cost += cluster.nodes[n, PRICE] * HOURS_PER_WINDOW
+    for r in range(first, stop):
+        if state.pods[b, cluster.pods[r, POD], PLACE] == NONE:
+            requests = cluster.row_requests[r + 1] - cluster.row_requests[r]
+            unmet += requests
+            crowded += requests
+            state.totals[b, UNPLACED] += 1.0
+    totals = state.totals[b]
+    totals[ALL_OVER] += over
+    totals[ALL_UNDER] += under
+    totals[ALL_POSITIONS] += positions
+    totals[ALL_UNMET] += unmet
+    totals[ALL_CROWDED] += crowded
+    totals[REQUESTS] += cluster.row_requests[stop] - cluster.row_requests[first]
+    totals[COST] += cost
+    state.cursor[b, WINDOWS] += 1
+    return float(-weighted(rules, over, under, unmet) / cluster.nodes.shape[0])
+
+
+@inline
+def weighted(rules: Rules, over: Any, under: Any, unmet: Any) -> Any:
+    """Weigh what is counted."""
+    return rules.weight_over * over + rules.weight_under * under + rules.weight_unmet * unmet
+
+
+@inline
+def moved_weight(cluster: Cluster, rules: Rules, r: int) -> Any:
+    """Return what moving the pod of row r takes from the reward of a cluster of one node."""
+    return rules.weight_moved * (cluster.rows[r, CPU_REQUEST] + cluster.rows[r, MEM_REQUEST])
+
+
+@inline
+def pick(cluster: Cluster, state: State, b: int, anyway: bool) -> bool:
+    """Offer the next pod: the largest that was not offered yet on the hottest stressed node; False: there is none.
+
+    With ``anyway`` a node need not be stressed: at the end of an episode there must be something to show.
+    """
+    hot = state.cursor[b, HOT]
+    if hot == NONE or state.books[b, hot, OVER] <= 0.0 or state.books[b, hot, UNOFFERED] <= 0.0:
+        hot, heat = NONE, -1.0
+        for n in range(cluster.nodes.shape[0]):
+            book = state.books[b, n]
+            if book[HEAT] > heat and book[UNOFFERED] > 0.0 and (anyway or book[OVER] > 0.0):
+                hot, heat = n, book[HEAT]
+        if hot == NONE:
+            return False
+        state.cursor[b, HOT] = hot
+    first = cluster.window_rows[state.cursor[b, WINDOW]]
+    largest, peak, row = NONE, -1.0, state.head[b, hot]
+    while row != NONE:
+        if state.links[b, row, OFFERED] == 0 and cluster.rows[first + row, PEAK] > peak:
+            largest, peak = row, cluster.rows[first + row, PEAK]
+        row = state.links[b, row, NEXT]
+    state.links[b, largest, OFFERED] = 1
+    state.books[b, hot, UNOFFERED] -= 1.0
+    state.cursor[b, ROW] = largest
+    return True
+
+
+@inline
+def observe(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) -> None:
+    """Write the observation of the offered pod.
+
+    The columns that never change (both capacities, price) are written once, when the environment is made.
+    """
+    pod = cluster.rows[cluster.window_rows[state.cursor[b, WINDOW]] + state.cursor[b, ROW]]
+    hot, moves_left = state.cursor[b, HOT], float(state.cursor[b, MOVES_LEFT])
+    cpu_change, mem_change = pod[CPU_LAST] - pod[CPU_FIRST], pod[MEM_LAST] - pod[MEM_FIRST]
+    request = out.request[b]
+    request[0], request[1] = pod[CPU_REQUEST], pod[MEM_REQUEST]
+    request[2], request[3], request[4], request[5] = pod[CPU_MEAN], pod[CPU_P95], pod[CPU_MAX], cpu_change
+    request[6], request[7], request[8], request[9] = pod[MEM_MEAN], pod[MEM_P95], pod[MEM_MAX], mem_change
+    request[10], request[11] = moves_left, rules.price_per_move
+    fixed, nodes = cluster.nodes, state.nodes[b]
+    candidates, mask = out.candidates[b], out.mask[b]
+    count = 0
+    for n in range(mask.size):
+        here = 1.0 if n == hot else 0.0
+        moved = 1.0 - here
+        node, seen = nodes[n], candidates[n]
+        cpu_inverse, mem_inverse = fixed[n, CPU_INVERSE], fixed[n, MEM_INVERSE]
+        fit = fits(
+            here, fixed[n, MEM], node[MEM_DEPLOYED], node[PODS], pod[MEM_REQUEST], moves_left, rules.pod_limit
+        )  # fmt: skip
+        mask[n] = fit
+        count += fit
+        seen[3] = here
+        seen[4] = node[PODS] + moved
+        seen[5] = after(node[CPU_SHARES], pod[CPU_REQUEST], moved, cpu_inverse)
+        seen[6] = after(node[MEM_DEPLOYED], pod[MEM_REQUEST], moved, mem_inverse)
+        seen[7] = after(node[CPU_MEAN], pod[CPU_MEAN], moved, cpu_inverse)
+        seen[8] = after(node[CPU_P95], pod[CPU_P95], moved, cpu_inverse)
+        seen[9] = after(node[CPU_MAX], pod[CPU_MAX], moved, cpu_inverse)
+        seen[10] = after(node[CPU_LAST] - node[CPU_FIRST], cpu_change, moved, cpu_inverse)
+        seen[11] = after(node[MEM_MEAN], pod[MEM_MEAN], moved, mem_inverse)
+        seen[12] = after(node[MEM_P95], pod[MEM_P95], moved, mem_inverse)
+        seen[13] = after(node[MEM_MAX], pod[MEM_MAX], moved, mem_inverse)
+        seen[14] = after(node[MEM_LAST] - node[MEM_FIRST], mem_change, moved, mem_inverse)
+    out.feasible[b] = count
+    out.time_s[b] = state.cursor[b, WINDOW] * WINDOW_S
+
+
+@inline
+def move(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int, target: int) -> float:
+    """Move the offered pod to another node and return the reward of that."""
+    window, row, source = state.cursor[b, WINDOW], state.cursor[b, ROW], state.cursor[b, HOT]
+    links, r = state.links[b], cluster.window_rows[window] + row
+    if state.head[b, source] == row:
+        state.head[b, source] = links[row, NEXT]
+    else:
+        before = state.head[b, source]
+        while links[before, NEXT] != row:
+            before = links[before, NEXT]
+        links[before, NEXT] = links[row, NEXT]
+    if state.head[b, target] == NONE or state.head[b, target] > row:
+        links[row, NEXT] = state.head[b, target]
+        state.head[b, target] = row
+    else:
+        before = state.head[b, target]
+        while links[before, NEXT] != NONE and links[before, NEXT] < row:
+            before = links[before, NEXT]
+        links[row, NEXT] = links[before, NEXT]
+        links[before, NEXT] = row
+    state.pods[b, cluster.pods[r, POD], PLACE] = target
+    work_out(cluster, rules, state, scratch, b, window, source)
+    work_out(cluster, rules, state, scratch, b, window, target)
+    state.cursor[b, MOVES_LEFT] -= 1
+    state.totals[b, MOVES] += 1.0
+    state.totals[b, COST] += rules.price_per_move
+    return float(-moved_weight(cluster, rules, r) / cluster.nodes.shape[0])
+
+
+@inline
+def advance(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, out: Buffers, b: int) -> tuple[int, float]:
+    """Go to the next offer, replaying windows until there is one; returns how the episode stands, and the reward."""
+    reward, ended = 0.0, RUNNING
+    offered = state.cursor[b, MOVES_LEFT] > 0 and pick(cluster, state, b, False)
+    while ended == RUNNING and not offered:
+        window = state.cursor[b, WINDOW] + 1
+        enter(cluster, rules, state, scratch, b, window)
+        reward += count_window(cluster, rules, state, b)
+        if state.cursor[b, WINDOWS] >= rules.episode_windows:
+            ended = HORIZON
+        elif window + 2 >= cluster.window_rows.size:  # what is decided in the last window changes nothing
+            ended = END_OF_TRACE
+        else:
+            offered = pick(cluster, state, b, False)
+    if ended == RUNNING and 0 < rules.horizon <= state.cursor[b, STEPS]:
+        ended = HORIZON
+    if not offered:
+        pick(cluster, state, b, True)
+    observe(cluster, rules, state, out, b)
+    return ended, reward
+
+
+@inline
+def begin(
+    cluster: Cluster, rules: Rules, state: State, scratch: Scratch, out: Buffers, b: int, asked: int, seed: int
+) -> None:
+    """Begin an episode at the first window from its start on in which a node is stressed; -1: a start is drawn."""
+    windows = cluster.window_rows.size - 1
+    start = asked
+    if asked < 0:
+        stop = min(rules.start_max, windows) if rules.start_max > 0 else max(windows - rules.episode_windows, 1)
+        low = min(rules.start_min, stop - 1)
+        start = low + int(draws.below(stop - low, seed, b, out.episode[b]))
+    out.start[b] = start
+    out.episode[b] += 1
+    state.totals[b] = 0.0
+    state.cursor[b] = 0
+    for p in range(state.pods.shape[1]):
+        state.pods[b, p, SEEN] = NEVER
+    window = cluster.next_stress[start]
+    if window == NONE:
+        window = cluster.next_stress[0]
+    enter(cluster, rules, state, scratch, b, window)
+    state.totals[b, DISPLACED] = 0.0
+    pick(cluster, state, b, False)
+    observe(cluster, rules, state, out, b)
+
+
+@inline
+def close(state: State, out: Buffers, b: int) -> None:
+    """Keep the final observation and write the episode's metrics."""
+    for n in range(out.mask.shape[1]):
+        out.final_mask[b, n] = out.mask[b, n]
+        for column in range(out.candidates.shape[2]):
+            out.final_candidates[b, n, column] = out.candidates[b, n, column]
+    for entry in range(out.request.shape[1]):
+        out.final_request[b, entry] = out.request[b, entry]
+    totals, metrics, steps = state.totals[b], out.metrics[b], float(state.cursor[b, STEPS])
+    metrics[0] = totals[RETURN]
+    metrics[1] = metrics[2] = metrics[3] = steps
+    metrics[4] = totals[ALL_OVER] / max(totals[ALL_POSITIONS], 1.0)
+    metrics[5] = totals[COST]
+    metrics[6] = 0.0
+    metrics[7] = totals[ALL_UNMET] / max(totals[REQUESTS], 1.0)
+    metrics[8] = totals[MOVES]
+    metrics[9] = totals[ALL_OVER]
+    metrics[10] = totals[ALL_POSITIONS]
+    metrics[11] = totals[ALL_UNMET]
+    metrics[12] = totals[ALL_CROWDED]
+    metrics[13] = totals[REQUESTS]
+    metrics[14] = totals[ALL_UNDER] / max(totals[ALL_POSITIONS], 1.0)
+    metrics[15] = float(state.cursor[b, WINDOWS])
+    metrics[16] = totals[DISPLACED]
+    metrics[17] = totals[UNPLACED]
+    out.final_start[b] = out.start[b]
+
+
+@lean_kernel
+def describe(cluster: Cluster, rules: Rules, state: State, scratch: Scratch) -> None:
+    """Fill in how each pod of the trace alone goes in each of its windows."""
+    for window in range(cluster.window_rows.size - 1):
+        first = cluster.window_rows[window]
+        for row in range(cluster.window_rows[window + 1] - first):
+            measure(
+                cluster, rules, scratch, state.links[0], NONE, window, 0, NONE, row, scratch.node, scratch.book
+            )  # fmt: skip
+            for column in range(MEM_LAST + 1):
+                cluster.rows[first + row, column] = scratch.node[column]
+
+
+@lean_kernel
+def survey(cluster: Cluster, rules: Rules, state: State, scratch: Scratch) -> None:
+    """Find the windows that begin with a decision, pods being where the trace has them."""
+    following = NONE
+    for window in range(cluster.window_rows.size - 2, -1, -1):
+        for p in range(state.pods.shape[1]):
+            state.pods[0, p, SEEN] = NEVER
+        enter(cluster, rules, state, scratch, 0, window)
+        if pick(cluster, state, 0, False):
+            following = window
+        cluster.next_stress[window] = following
+
+
+@lean_kernel
+def reset_all(
+    cluster: Cluster, rules: Rules, state: State, scratch: Scratch, out: Buffers, starts: Any, seed: int
+) -> None:
+    """Begin an episode in every environment."""
+    for b in range(out.start.size):
+        begin(cluster, rules, state, scratch, out, b, starts[b], seed)
+
+
+@lean_kernel
+def step_all(
+    cluster: Cluster,
+    rules: Rules,
+    state: State,
+    scratch: Scratch,
+    out: Buffers,
+    actions: Any,
+    seed: int,
+    park: bool,
+) -> int:
+    """Move or stay, advance and, at an episode's end, restart or park; see ``PlacementVectorEnv._step``."""
+    B, N = out.mask.shape
+    for b in range(B):
+        if out.active[b] and not (0 <= actions[b] < N and out.mask[b, actions[b]]):
+            return -1 - b
+    finished = 0
+    for b in range(B):
+        out.reward[b] = 0.0
+        out.terminated[b] = out.truncated[b] = False
+        if not out.active[b]:
+            continue
+        reward = 0.0
+        if actions[b] != state.cursor[b, HOT]:
+            reward = move(cluster, rules, state, scratch, b, actions[b])
+        state.cursor[b, STEPS] += 1
+        ended, counted = advance(cluster, rules, state, scratch, out, b)
+        out.reward[b] = reward + counted
+        state.totals[b, RETURN] += out.reward[b]
+        if ended == RUNNING:
+            continue
+        finished += 1
+        out.truncated[b] = True
+        out.ended[b] = ended
+        close(state, out, b)
+        if park:
+            out.active[b] = False
+            out.mask[b] = False
+            out.feasible[b] = 0
+        else:
+            begin(cluster, rules, state, scratch, out, b, -1, seed)
+    return finished

@@ -1,0 +1,210 @@
+"""What the kernels of ``pods`` work on: arrays for all environments, grouped by who changes them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sched_env.pods.counting import INSTANT_S, demand
+from sched_env.pods.scenario import DeployScenario
+from sched_env.traces.pods import Offsets, PodTrace
+from sched_env.traces.tables import Floats, NodeTable
+
+CPU, MEM, CPU_INVERSE, MEM_INVERSE, PRICE = range(5)
+"""Columns of ``Cluster.nodes``; CPU and MEM are also those of ``Cluster.demands`` and ``Cluster.served``."""
+POD, NODE = range(2)
+"""Columns of ``Cluster.pods``."""
+CPU_MEAN, CPU_P95, CPU_MAX, CPU_FIRST, CPU_LAST, MEM_MEAN, MEM_P95, MEM_MAX, MEM_FIRST, MEM_LAST = range(10)
+"""First columns of ``Cluster.rows`` and ``State.nodes``: how use went in the window."""
+CPU_REQUEST, MEM_REQUEST, CPU_DEMAND, MEM_DEMAND, PEAK = range(10, 15)
+"""Further columns of ``Cluster.rows``; PEAK orders the pods of a node: the largest is offered first."""
+CPU_SHARES, MEM_DEPLOYED, PODS = range(10, 13)
+"""Further columns of ``State.nodes``."""
+HEAT, OVER, UNDER, POSITIONS, UNMET, CROWDED, UNOFFERED = range(7)
+"""Columns of ``State.books``: the highest share of cpu or memory in use, what is counted, pods not offered yet."""
+NEXT, OFFERED = range(2)
+"""Columns of ``State.links``: the pods of a node, in the order of the window's rows; -1 ends the list."""
+PLACE, SEEN = range(2)
+"""Columns of ``State.pods``: the pod's node (-1: none) in the window it was last seen in."""
+WINDOW, ROW, HOT, MOVES_LEFT, STEPS, WINDOWS = range(6)
+"""Columns of ``State.cursor``: the present window, the offered pod's row in it, the node whose pods are offered, the
+budget, decisions and counted windows of the episode."""
+RETURN, ALL_OVER, ALL_UNDER, ALL_POSITIONS, ALL_UNMET, ALL_CROWDED, REQUESTS, MOVES, COST, DISPLACED, UNPLACED = range(
+    11
+)
+"""Columns of ``State.totals``, sums over the episode."""
+
+
+class Cluster(NamedTuple):
+    """What no decision changes; the same for every environment."""
+
+    nodes: Floats
+    """[N, 5]"""
+    window_rows: Offsets
+    pods: NDArray[np.int32]
+    """[rows, 2]"""
+    rows: Floats
+    """[rows, 15]"""
+    row_requests: Offsets
+    demands: Floats
+    """[requests, 2]: cores and GiB while a request runs."""
+    served: Floats
+    """[requests, 2]: what a request demands of the window as a whole."""
+    size_rank: NDArray[np.int32]
+    """[requests]: place of a request among those of its window, smallest first."""
+    by_size: NDArray[np.int64]
+    """[requests]: the requests of each window, smallest first."""
+    instant: NDArray[np.int32]
+    """[requests]: the first of the window's arrival instants at which the request is there."""
+    until: NDArray[np.int32]
+    """[requests]: the first at which it is no longer."""
+    next_stress: NDArray[np.int64]
+    """[windows]: the first window from each on that begins with a decision; -1: none does."""
+
+
+class Rules(NamedTuple):
+    """The scenario, as numbers."""
+
+    horizon: int
+    episode_windows: int
+    start_min: int
+    start_max: int
+    parallel: bool
+    threshold: float
+    under_threshold: float
+    pod_limit: float
+    budget: float
+    price_per_move: float
+    weight_over: float
+    weight_under: float
+    weight_unmet: float
+    weight_moved: float
+
+
+class State(NamedTuple):
+    """What changes. B environments, N nodes, L rows in the largest window, P pods."""
+
+    cursor: NDArray[np.int64]
+    """[B, 6]"""
+    pods: NDArray[np.int32]
+    """[B, P, 2]"""
+    head: NDArray[np.int32]
+    """[B, N]: a node's first pod."""
+    links: NDArray[np.int32]
+    """[B, L, 2]"""
+    nodes: Floats
+    """[B, N, 13]: what observations need."""
+    books: Floats
+    """[B, N, 7]: what is counted."""
+    totals: Floats
+    """[B, 11]"""
+
+
+class Scratch(NamedTuple):
+    """Room for one node at a time; nothing in it outlives a call."""
+
+    load: Floats
+    """[2, M]: cpu and memory by position; M is the most requests of a window."""
+    ordered: Floats
+    """[M]"""
+    numbers: NDArray[np.int32]
+    """[M]"""
+    node: Floats
+    """[13]: a node of ``State.nodes`` as it would be."""
+    book: Floats
+    """[7]: the same of ``State.books``."""
+
+
+def cluster_of(trace: PodTrace, table: NodeTable) -> Cluster:
+    """Prepare a trace and a node table for the kernels."""
+    nodes = np.stack([table.cpu, table.mem, 1.0 / table.cpu, 1.0 / table.mem, table.price_usd_per_hour], axis=1)
+    served = np.stack([demand(trace.cpu, trace.duration_s), demand(trace.mem, trace.duration_s)], axis=1)
+    size = served[:, CPU] / table.cpu.sum() + served[:, MEM] / table.mem.sum()
+    requests = trace.cpu.size
+    rank, by_size = np.zeros(requests, np.int32), np.zeros(requests, np.int64)
+    instant, until = np.zeros(requests, np.int32), np.zeros(requests, np.int32)
+    for first, stop in _request_spans(trace):
+        order = np.argsort(size[first:stop], kind="stable")
+        by_size[first:stop] = first + order
+        rank[by_size[first:stop]] = np.arange(stop - first)
+        begin = trace.arrival_offset_s[first:stop]
+        instants, instant[first:stop] = np.unique(begin, return_inverse=True)
+        gone = np.searchsorted(instants + INSTANT_S, begin + trace.duration_s[first:stop], side="left")
+        until[first:stop] = np.maximum(gone, instant[first:stop] + 1)
+    return Cluster(
+        nodes=nodes,
+        window_rows=np.array(trace.window_rows),
+        pods=np.stack([trace.pod, trace.node], axis=1),
+        rows=_rows_of(trace, served),
+        row_requests=np.array(trace.row_requests),
+        demands=np.stack([trace.cpu, trace.mem], axis=1),
+        served=served,
+        size_rank=rank,
+        by_size=by_size,
+        instant=instant,
+        until=until,
+        next_stress=np.full(len(trace), -1, np.int64),
+    )
+
+
+def _request_spans(trace: PodTrace) -> list[tuple[int, int]]:
+    at = trace.row_requests[trace.window_rows]
+    return list(zip(at[:-1].tolist(), at[1:].tolist(), strict=True))
+
+
+def _rows_of(trace: PodTrace, served: Floats) -> Floats:
+    """Return what every pod asks for; how it alone goes in the window is filled in by ``kernels.describe``."""
+    count = trace.pod.size
+    rows = np.zeros((count, 15))
+    rows[:, CPU_REQUEST], rows[:, MEM_REQUEST] = trace.cpu_request, trace.mem_request
+    of_row = np.repeat(np.arange(count), np.diff(trace.row_requests))
+    rows[:, CPU_DEMAND] = np.bincount(of_row, served[:, CPU], count)
+    rows[:, MEM_DEMAND] = np.bincount(of_row, served[:, MEM], count)
+    return rows
+
+
+def rules_of(scenario: DeployScenario) -> Rules:
+    """Turn a scenario into numbers."""
+    return Rules(
+        horizon=scenario.horizon,
+        episode_windows=scenario.episode_windows,
+        start_min=scenario.start_min,
+        start_max=scenario.start_max,
+        parallel=scenario.arrival == "parallel",
+        threshold=float(scenario.threshold),
+        under_threshold=float(scenario.under_threshold),
+        pod_limit=float(scenario.pod_limit),
+        budget=float(scenario.migration_budget),
+        price_per_move=float(scenario.price_per_move_usd),
+        weight_over=float(scenario.weight_over),
+        weight_under=float(scenario.weight_under),
+        weight_unmet=float(scenario.weight_unmet),
+        weight_moved=float(scenario.weight_moved),
+    )
+
+
+def empty_state(B: int, N: int, trace: PodTrace) -> State:
+    """Allocate the state; the reset kernel fills it."""
+    return State(
+        cursor=np.zeros((B, 6), np.int64),
+        pods=np.zeros((B, len(trace.pod_names), 2), np.int32),
+        head=np.zeros((B, N), np.int32),
+        links=np.zeros((B, int(np.diff(trace.window_rows).max()), 2), np.int32),
+        nodes=np.zeros((B, N, 13)),
+        books=np.zeros((B, N, 7)),
+        totals=np.zeros((B, 11)),
+    )
+
+
+def scratch_of(trace: PodTrace) -> Scratch:
+    """Allocate room for the largest node that a window can have: one that holds all of its pods."""
+    most = max((stop - first for first, stop in _request_spans(trace)), default=0)
+    return Scratch(
+        load=np.zeros((2, most)),
+        ordered=np.zeros(most),
+        numbers=np.zeros(most, np.int32),
+        node=np.zeros(13),
+        book=np.zeros(7),
+    )

@@ -1,0 +1,179 @@
+"""Many clusters with migrating pods at once."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sched_env.contracts.feature_spec import Problem
+from sched_env.errors import ConfigError
+from sched_env.features.pods import SPEC, STATISTICS
+from sched_env.pods import kernels, rules
+from sched_env.pods.counting import loads, requests_of, statistics
+from sched_env.pods.scenario import DeployScenario
+from sched_env.pods.state import (
+    CPU_MAX,
+    HOT,
+    MEM_MAX,
+    MOVES_LEFT,
+    PEAK,
+    PLACE,
+    ROW,
+    WINDOW,
+    Cluster,
+    Rules,
+    Scratch,
+    State,
+    cluster_of,
+    empty_state,
+    rules_of,
+    scratch_of,
+)
+from sched_env.scenarios import Scenario
+from sched_env.traces.load_pods import load as load_trace
+from sched_env.traces.pods import PodTrace
+from sched_env.traces.tables import Floats, NodeTable
+from sched_env.vector import SHEET, PlacementVectorEnv
+
+
+class DeployVectorEnv(PlacementVectorEnv):
+    """B clusters that replay one trace from different windows.
+
+    Args:
+        scenario: The settings.
+        num_envs: B.
+        trace: The pods of every window and their requests.
+        nodes: Where they may go.
+        seed: Names the start points.
+        copy: Return fresh arrays from every call.
+    """
+
+    problem: ClassVar[Problem] = "pods"
+    METRICS: ClassVar[tuple[str, ...]] = (
+        *SHEET,
+        "performance_violation_rate",
+        "migrations",
+        "resource_violations",
+        "positions",
+        "performance_violations",
+        "crowded_requests",
+        "dealt_requests",
+        "under_rate",
+        "windows",
+        "displaced",
+        "unplaced",
+    )
+    COUNTS: ClassVar[frozenset[str]] = PlacementVectorEnv.COUNTS | set(METRICS[8:14]) | {"windows", *METRICS[-2:]}
+    scenario: DeployScenario
+
+    def __init__(
+        self,
+        scenario: DeployScenario,
+        num_envs: int,
+        trace: PodTrace,
+        nodes: NodeTable,
+        *,
+        seed: int = 0,
+        copy: bool = False,
+    ) -> None:
+        super().__init__(scenario, SPEC, num_envs, len(nodes), seed=seed, copy=copy)
+        if trace.node.max() >= len(nodes):
+            raise ConfigError(f"the trace has a pod on node {trace.node.max()}", f"nodes 0 to {len(nodes) - 1}")
+        self.trace, self.table = trace, nodes
+        self.rules = rules_of(scenario)
+        self.cluster = cluster_of(trace, nodes)
+        self.state = empty_state(num_envs, len(nodes), trace)
+        self.scratch = scratch_of(trace)
+        kernels.describe(*self.arguments)
+        rows = self.cluster.rows
+        rows[:, PEAK] = rows[:, CPU_MAX] / nodes.cpu.sum() + rows[:, MEM_MAX] / nodes.mem.sum()
+        kernels.survey(*self.arguments)
+        if self.cluster.next_stress[0] < 0:
+            raise ConfigError(
+                f"no node of the trace is ever above the threshold of {scenario.threshold}",
+                "a window, before the last, with something to decide",
+                "lower the threshold",
+            )
+        for block in (self.buffers.candidates, self.buffers.final_candidates):
+            block[:, :, 0], block[:, :, 1], block[:, :, 2] = nodes.cpu, nodes.mem, nodes.price_usd_per_hour
+
+    @property
+    def arguments(self) -> tuple[Cluster, Rules, State, Scratch]:
+        """What every kernel of the problem takes first."""
+        return self.cluster, self.rules, self.state, self.scratch
+
+    def _reset(self, starts: NDArray[np.int64]) -> None:
+        if starts.max() >= len(self.trace):
+            raise ConfigError(f"start {starts.max()} is beyond the trace", f"windows 0 to {len(self.trace) - 1}")
+        asked = starts[starts >= 0]
+        quiet = asked[self.cluster.next_stress[asked] < 0]
+        if quiet.size:
+            raise ConfigError(
+                f"from window {quiet[0]} on, no node is above the threshold", "a start with something to decide"
+            )
+        kernels.reset_all(*self.arguments, self.buffers, starts, self.seed)
+
+    def _step(self, actions: NDArray[np.int64]) -> int:
+        return int(kernels.step_all(*self.arguments, self.buffers, actions, self.seed, self.park))
+
+    def placement(self, b: int) -> tuple[int, NDArray[np.int32]]:
+        """Return environment b's window and the node (-1: none) of each of its pod rows, copied."""
+        window = int(self.state.cursor[b, WINDOW])
+        pods = self.trace.pod[self.trace.window_rows[window] : self.trace.window_rows[window + 1]]
+        return window, self.state.pods[b, pods, PLACE].copy()
+
+    def raw(self, b: int) -> tuple[dict[str, NDArray[Any]], dict[str, float]]:
+        """Return the raw fields of an environment's present decision, worked out from the trace."""
+        trace, table, cursor = self.trace, self.table, self.state.cursor[b]
+        window, place = self.placement(b)
+        first = int(trace.window_rows[window])
+        rows: list[list[int]] = [[] for _ in range(len(table))]
+        for row, n in enumerate(place.tolist()):
+            if n >= 0:
+                rows[n].append(first + row)
+        use = np.array([self._use(on_node) for on_node in rows])
+
+        def added_up(values: Floats) -> Floats:
+            there = place >= 0
+            asked = values[first : first + place.size]
+            return np.bincount(place[there], asked[there], len(table)).astype(np.float64)
+
+        candidates: dict[str, Floats] = {
+            "cpu_capacity": table.cpu,
+            "mem_capacity": table.mem,
+            "price": table.price_usd_per_hour,
+            "here": (np.arange(len(table)) == cursor[HOT]).astype(np.float64),
+            **dict(zip(_USE, use.T, strict=True)),
+            "cpu_shares": added_up(trace.cpu_request),
+            "mem_deployed": added_up(trace.mem_request),
+            "pods": np.array([float(len(on_node)) for on_node in rows]),
+            "penalty": np.empty(len(table)),
+        }
+        rules.penalties(*self.arguments, b, candidates["penalty"])
+        offered = first + int(cursor[ROW])
+        request = {
+            "cpu": float(trace.cpu_request[offered]),
+            "mem": float(trace.mem_request[offered]),
+            **dict(zip(_USE, self._use([offered]), strict=True)),
+            "moves_left": float(cursor[MOVES_LEFT]),
+            "pod_limit": self.rules.pod_limit,
+            "price_per_move": self.rules.price_per_move,
+        }
+        return candidates, request
+
+    def _use(self, rows: list[int]) -> list[float]:
+        load = loads([requests_of(self.trace, row) for row in rows], self.scenario.arrival)
+        return [*statistics(load.cpu), *statistics(load.mem)]
+
+
+_USE = tuple(f"{resource}_{statistic}" for resource in ("cpu", "mem") for statistic in STATISTICS)
+
+
+def make(scenario: Scenario, num_envs: int, *, seed: int = 0, trace: Any = None, copy: bool = False) -> DeployVectorEnv:
+    """Make the environments of a scenario; see :func:`sched_env.traces.load_pods.load` for ``trace``."""
+    if not isinstance(scenario, DeployScenario):
+        raise ConfigError(f"scenario {scenario.name!r} is a {type(scenario).__name__}", "a DeployScenario")
+    pods, nodes = load_trace(trace, scenario)
+    return DeployVectorEnv(scenario, num_envs, pods, nodes, seed=seed, copy=copy)
