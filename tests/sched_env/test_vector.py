@@ -17,6 +17,7 @@ CASES = {
     "vm/recovering": {"servers": 3},
     "vm/expanding": {"servers": 2, "max_servers": 6},
     "functions/serverless": {"num_nodes": 6},
+    "pods/deploy": {"n_node": 6},
     "functions/workflow": {"num_nodes": 6, "workflows": 30, "tasks": 60},
 }
 WAIT = ("vm/recovering", {"servers": 2, "ending": "wait"})
@@ -108,7 +109,7 @@ def test_an_episode_restarts_in_the_step_that_ends_it(scenario, keys):
 def test_parked_environments_rest_when_their_episode_is_over(scenario, keys):
     env = make_vec(scenario, 3, **keys, horizon=7)
     env.reset(options={"starts": [1, 2, 3], "park": True})
-    rule = heuristics.batch("first_fit", env)
+    rule = heuristics.batch("random_feasible", env)
     for _ in range(12):
         env.step(rule())
     assert not env.buffers.active.any()
