@@ -134,7 +134,7 @@ class Decider:
             if isinstance(scores, PolicyFailedError):
                 fallback, name = scores.reason, self._settings.fallback(problem)
                 self._metrics.fallback(problem, fallback)
-                values = heuristics.score(problem, name, state.columns_for(request), request.fields, mask)
+                values = _fallback_scores(name, state, request, mask)
                 reason = f"{name} answered because {scores}; "
             else:
                 values = scores
@@ -196,6 +196,15 @@ def _stack(
         return only.candidates[np.newaxis], only.request[np.newaxis], only.mask[np.newaxis]
     candidates, request, mask = zip(*observations, strict=True)
     return np.stack(candidates), np.stack(request), np.stack(mask)
+
+
+def _fallback_scores(
+    name: str, state: State, request: PlacementRequest, mask: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Score by heuristic; what it cannot compare (a capacity of 0) comes last, because nobody else will answer."""
+    with np.errstate(all="ignore"):
+        scores = heuristics.score(state.problem, name, state.columns_for(request), request.fields, mask)
+    return np.nan_to_num(scores, nan=np.finfo(np.float64).min)
 
 
 def _rank(names: list[str], scores: NDArray[np.floating], count: int) -> list[Ranked]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from sched_env import features, heuristics, sample_bundle
 from sched_env.contracts.bundle import SCORES_OUTPUT
+from sched_env.contracts.feature_spec import PROBLEMS, Problem
 from sched_env.contracts.place import PlaceResponse
 
 SPEC = features.spec("functions")
@@ -206,19 +208,26 @@ def test_bodies_that_are_no_request_are_refused(shared_live: Any, content: bytes
 NUMBERS = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False), st.integers(-3, 9), st.sampled_from([0, 1e308, 5e-324])
 )
-STATE = st.dictionaries(st.sampled_from([*features.STATE_FIELDS["functions"], "warm:f"]), NUMBERS)
-FIELDS = st.dictionaries(st.sampled_from([*features.REQUEST_FIELDS["functions"]]), NUMBERS)
+
+
+def _numbers(names: Iterable[str]) -> st.SearchStrategy[dict[str, float]]:
+    return st.dictionaries(st.sampled_from(sorted(names)), NUMBERS)
+
+
+def _calls(problem: Problem) -> st.SearchStrategy[tuple[Problem, list[dict[str, float]], list[dict[str, float]]]]:
+    state = {*features.STATE_FIELDS[problem]} | ({"warm:f"} if problem == "functions" else set())
+    return st.tuples(
+        st.just(problem),
+        st.lists(_numbers(state), min_size=1, max_size=5),
+        st.lists(_numbers(features.REQUEST_FIELDS[problem]), min_size=1, max_size=3),
+    )
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    states=st.lists(STATE, min_size=1, max_size=5),
-    fields=st.lists(FIELDS, min_size=1, max_size=3),
-    problem=st.sampled_from(["functions", "vm", "pods", "jobs"]),
-)
-def test_whatever_the_numbers_it_is_answered_or_refused(
-    shared_live: Any, states: list[dict[str, float]], fields: list[dict[str, float]], problem: str
-) -> None:
+@given(call=st.sampled_from(PROBLEMS).flatmap(_calls))
+@example(call=("vm", [{"cpu_capacity": 0.0}], [{}]))  # the heuristic divides by it
+def test_whatever_the_numbers_it_is_answered_or_refused(shared_live: Any, call: Any) -> None:
+    problem, states, fields = call
     sent = {
         "problem": problem,
         "requests": [{"id": f"r{index}", "fields": asked, "function": "f"} for index, asked in enumerate(fields)],
