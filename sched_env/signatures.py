@@ -26,7 +26,7 @@ def sign(directory: Path, private_key: Path) -> Path:
     """Sign every file of ``directory`` and return the path of the signature, written atomically inside it."""
     from model_signing import signing
 
-    _plain_files(directory)
+    refuse_links(directory)
     target = directory / SIGNATURE_FILE
     # Written beside the directory, so that a half-written signature never lies inside a bundle.
     scratch = directory.parent / f".{directory.name}.{os.getpid()}.sig"
@@ -67,7 +67,7 @@ def signer(directory: Path, keys: dict[str, Path]) -> str:
     """
     from model_signing import verifying
 
-    _plain_files(directory)
+    refuse_links(directory)
     hint = _key_hint(directory / SIGNATURE_FILE)
     match = [key for key, path in keys.items() if hashlib.sha256(_public_pem(path)).hexdigest() == hint]
     if not match:
@@ -146,7 +146,8 @@ def _hashing() -> Any:
     return config.set_ignored_paths(paths=[SIGNATURE_FILE], ignore_git_paths=False)
 
 
-def _plain_files(directory: Path) -> None:
+def refuse_links(directory: Path) -> None:
+    """Raise unless the directory is there and holds plain files only."""
     if not directory.is_dir():
         raise BundleError(f"{directory}: no such directory", "a bundle directory")
     for entry in sorted(directory.iterdir()):

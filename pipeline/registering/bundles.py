@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,12 +18,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+import yaml
 
 from pipeline import signing
 from pipeline.contracts.record import PromotionRecord
 from pipeline.errors import RegistryError
 from pipeline.files import replaced_folder
-from pipeline.registering import places
+from pipeline.registering import dvc_objects, places
 from pipeline.registering.chain import Chain
 from pipeline.registering.runs import Run
 from sched_env import signatures
@@ -31,6 +33,7 @@ from sched_env.contracts.bundle import MANIFEST_FILE, SIGNATURE_FILE, Lineage, M
 from sched_env.errors import BundleError
 
 POINTERS = "bundles/"
+_DIRECTORY = re.compile(r"[0-9a-f]{32}\.dir")
 
 
 def pointer_of(digest: str) -> str:
@@ -59,9 +62,35 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def files_sha256(directory: Path) -> str:
-    """Hash every file of a bundle, manifest and signature included: what a record pins."""
+    """Hash every file of a bundle, manifest and signature included: what a record pins.
+
+    A link is refused even if it leads to the right bytes: they are somebody else's to change.
+    """
+    signatures.refuse_links(directory)
     listing = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()}
     return hashlib.sha256(msgspec.json.encode(listing, order="sorted")).hexdigest()
+
+
+def holds(directory: Path, sha256: str | None) -> bool:
+    """Whether a folder is, file by file, what a record pins."""
+    try:
+        return files_sha256(directory) == sha256
+    except BundleError:
+        return False
+
+
+def pointed_at(document: bytes, path: str) -> dvc_objects.Output:
+    """Read a bundle's DVC file; one that says more than which bytes is refused before DVC would obey it."""
+    try:
+        parsed = yaml.safe_load(document)
+        (out,) = parsed["outs"]
+        wanted = Path(path).name.removesuffix(".dvc")
+        plain = parsed.keys() == {"outs"} and out.keys() <= {"md5", "size", "nfiles", "hash", "path"}
+        if plain and out["path"] == wanted and _DIRECTORY.fullmatch(out["md5"]):
+            return dvc_objects.Output(out["path"], out["md5"])
+    except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError):
+        pass  # Whatever it is, it is not ours: told below, in one way.
+    raise RegistryError(f"{path}: not the DVC file of one bundle", "one folder, named by the digest, and its hash")
 
 
 def finalise(source: Path, run: Run, verdict: Verdict) -> Path:
@@ -114,6 +143,7 @@ def fetch(digest: str, pointer: bytes) -> Path:
     with dvc_folder() as root:
         file = root / pointer_of(digest)
         file.parent.mkdir(parents=True)
+        pointed_at(pointer, pointer_of(digest))
         file.write_bytes(pointer)
         dvc(root, "pull", "--quiet", str(file.relative_to(root)))
         with replaced_folder(target) as copy:
@@ -131,7 +161,7 @@ def approved(chain: Chain, record: PromotionRecord, *, history: bool = False) ->
         history: Accept retired and revoked keys too: the bundle is looked at, not served.
     """
     directory = places.bundle(record.digest)
-    if not directory.is_dir() or files_sha256(directory) != record.bundle_sha256:
+    if not holds(directory, record.bundle_sha256):
         directory = fetch(record.digest, _pointer(chain, record))
     if files_sha256(directory) != record.bundle_sha256:
         raise RegistryError(f"{directory} is not the bundle that record {record.sequence} approved")

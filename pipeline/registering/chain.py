@@ -36,6 +36,7 @@ ATTEMPTS = 20
 KEYS = "keys/"
 TRUSTED_LIST = f"{KEYS}trusted.json"
 """Which of the published keys the service accepts; the others are good for the history only."""
+REVOKED_LIST = f"{KEYS}revoked.json"
 
 DVC_CONFIG = ".dvc/config", b"[core]\n    analytics = false\n"
 """Makes a checkout of ``promotions`` a DVC repository: ``git clone -b promotions`` and ``dvc pull`` bring bundles."""
@@ -119,7 +120,8 @@ class Chain:
         return PromotionRecord(
             sequence=head[0] + 1 if head else 0,
             previous_record_sha256=head[1] if head else None,
-            decided_at=now(),
+            # Clocks of several machines differ a little; the chain's own order is never put in doubt by them.
+            decided_at=max([now(), *(record.decided_at for record in self.records[-1:])]),
             **fields,
         )
 
@@ -251,7 +253,7 @@ def published_keys() -> dict[str, bytes]:
     published = {f"{KEYS}{key}.pub": path.read_bytes() for key, path in signing.public_keys().items()}
     published[TRUSTED_LIST] = json.dumps(sorted(signatures.trusted(signing.trusted_folder()))).encode() + b"\n"
     if signing.revoked_file().exists():
-        published[f"{KEYS}revoked.json"] = signing.revoked_file().read_bytes()
+        published[REVOKED_LIST] = signing.revoked_file().read_bytes()
     return published
 
 

@@ -67,7 +67,21 @@ class Repository:
 
     def paths(self, commit: str) -> list[str]:
         """List the files of a commit."""
-        return self.run("ls-tree", "-r", "-z", "--name-only", commit).decode().split("\0")[:-1]
+        return list(self.modes(commit))
+
+    def modes(self, commit: str) -> dict[str, str]:
+        """Return path -> mode (``100644`` for a plain file) of everything in a commit."""
+        entries = self.run("ls-tree", "-r", "-z", commit).decode().split("\0")[:-1]
+        return {path: meta.split()[0] for meta, path in (entry.split("\t", 1) for entry in entries)}
+
+    def disguises(self) -> list[str]:
+        """Name what would make git show another history than the objects hold; our own calls ignore the first two."""
+        found = [f"{ref} shows another object in its place" for ref in self.refs("refs/replace")]
+        for name in ("info/grafts", "shallow"):
+            path = self.path / name
+            if path.is_file() and path.stat().st_size:
+                found.append(f"{name} hides or changes the parents of commits")
+        return found
 
     def resolve(self, name: str) -> str | None:
         """Return the object a name stands for, or None."""
@@ -154,6 +168,9 @@ def _environment(extra: Mapping[str, str]) -> dict[str, str]:
     inherited = {key: value for key, value in os.environ.items() if key not in _REDIRECTING}
     fixed = {
         "LC_ALL": "C",
+        # What is read must be what the hashes say, whatever somebody has put into the repository.
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_GRAFT_FILE": os.devnull,
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_AUTHOR_NAME": AUTHOR[0],
         "GIT_AUTHOR_EMAIL": AUTHOR[1],
@@ -163,4 +180,7 @@ def _environment(extra: Mapping[str, str]) -> dict[str, str]:
     return {**inherited, **fixed, **extra}
 
 
-_REDIRECTING = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX"}
+_REDIRECTING = {
+    "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX",
+    "GIT_NAMESPACE", "GIT_SHALLOW_FILE", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_REPLACE_REF_BASE",
+}  # fmt: skip

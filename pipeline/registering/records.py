@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,9 @@ from sched_env.errors import LoadmasterError
 
 RECORDS = "records/"
 _NAME = re.compile(r"records/\d{6}\.(json|sig)")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 FLIPS = ("live", "rolled_back")
 """States after which another policy answers."""
@@ -32,6 +36,12 @@ class Finding(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.file}: {self.reason}"
+
+    @classmethod
+    def of(cls, error: LoadmasterError) -> Finding:
+        """Take over an error that was found in the form ``file: reason``."""
+        file, _, reason = error.found.rpartition(": ")
+        return cls(file, reason)
 
 
 def path_of(sequence: int) -> str:
@@ -62,25 +72,68 @@ def examine(
     numbers = {int(path[len(RECORDS) : len(RECORDS) + 6]) for path in files if _NAME.fullmatch(path)}
     records: list[PromotionRecord] = []
     before: str | None = None
-    for sequence in range(max(numbers, default=-1) + 1):
+    expected = 0
+    for sequence in sorted(numbers):
         path = path_of(sequence)
         data = files.get(path)
-        if data is None:
-            findings.append(Finding(path, "missing: records are never removed"))
+        if data is None or sequence > expected:
+            # One finding for a whole gap: a stray number must not make a million of them.
+            findings.append(Finding(path_of(min(expected, sequence)), "missing: records are never removed"))
             before = None
+        expected = sequence + 1
+        if data is None:
             continue
-        try:
-            record = decode(data, PromotionRecord, source=path)
-        except LoadmasterError as error:
-            findings.append(Finding(path, error.found.removeprefix(f"{path}: ")))
-            before = hashlib.sha256(data).hexdigest()
-            continue
-        findings += _own_faults(record, sequence, before, data)
-        findings += _signature_faults(record, data, files.get(signature_path_of(sequence)), keys, revoked)
-        findings += [Finding(path, reason) for reason in _impossible(record, records)]
-        records.append(record)
+        record, faults = _read(data, path)
+        findings += faults
+        if record is not None:
+            findings += _own_faults(record, sequence, before, data)
+            findings += _signature_faults(record, data, files.get(signature_path_of(sequence)), keys, revoked)
+            findings += [Finding(path, reason) for reason in _impossible(record, records)]
+            records.append(record)
         before = hashlib.sha256(data).hexdigest()
-    return records, findings
+    return records, findings + list(_rewritten(files, revoked))
+
+
+def _read(data: bytes, path: str) -> tuple[PromotionRecord | None, list[Finding]]:
+    """Decode a record; one whose fields are not of their form is not handed on, since they become paths and names."""
+    try:
+        record = decode(data, PromotionRecord, source=path)
+    except LoadmasterError as error:
+        return None, [Finding(path, error.found.removeprefix(f"{path}: "))]
+    except RecursionError:
+        return None, [Finding(path, "not a record: nested too deeply")]
+    forms = (
+        (_DIGEST, "digest", record.digest),
+        (_DIGEST, "digest", record.previous_digest),
+        (_COMMIT, "commit", record.git_commit),
+        (_SHA256, "SHA-256", record.dvc_lock_sha256),
+        (_SHA256, "SHA-256", record.bundle_sha256),
+    )
+    faults = [
+        f"{text!r} is not a {name}" for form, name, text in forms if text is not None and not form.fullmatch(text)
+    ]
+    if _moment(record) is None:
+        faults.append(f"{record.decided_at!r} is not a time in UTC")
+    return (None if faults else record), [Finding(path, fault) for fault in faults]
+
+
+def _moment(record: PromotionRecord) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(record.decided_at)
+    except ValueError:
+        return None
+    return moment if moment.utcoffset() == timedelta(0) else None
+
+
+def _rewritten(files: Mapping[str, bytes], revoked: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+    """Hold the chain against the record that was newest when a key was revoked: its thief can sign another past."""
+    for key, entry in sorted(revoked.items()):
+        if entry.get("last_record") is None:
+            continue
+        sequence, sha256 = entry["last_record"]
+        data = files.get(path_of(int(sequence)))
+        if data is not None and hashlib.sha256(data).hexdigest() != sha256:
+            yield Finding(path_of(int(sequence)), f"not the one that was newest when key {key[:12]} was revoked")
 
 
 def _own_faults(record: PromotionRecord, sequence: int, before: str | None, data: bytes) -> Iterator[Finding]:
@@ -119,6 +172,8 @@ def _signature_faults(
 
 def _impossible(record: PromotionRecord, before: list[PromotionRecord]) -> Iterator[str]:
     """Say why this record cannot follow those before it."""
+    if before and record.decided_at < before[-1].decided_at:
+        yield f"decided at {record.decided_at}, before record {before[-1].sequence} ({before[-1].decided_at})"
     mine = [other for other in before if other.problem == record.problem]
     flips = [other for other in mine if other.state in FLIPS]
     live = flips[-1].digest if flips else None

@@ -20,10 +20,11 @@ from pipeline.contracts.record import PromotionRecord
 from pipeline.errors import RegistryError
 from pipeline.files import write_atomic
 from pipeline.registering import bundles, places, tags
-from pipeline.registering.chain import ANCHOR, BRANCH, KEYS, TRACKED, TRUSTED_LIST, Chain, sync
+from pipeline.registering.chain import ANCHOR, BRANCH, KEYS, REVOKED_LIST, TRACKED, TRUSTED_LIST, Chain, sync
 from pipeline.registering.git import Repository
 from pipeline.registering.records import FLIPS
 from pipeline.registering.runs import branch_of
+from sched_env import signatures
 
 
 def restore(*, trust: Iterable[str] = ()) -> list[str]:
@@ -89,16 +90,26 @@ def _restore_keys(published: dict[str, bytes], trust: list[str]) -> list[str]:
     for path, data in sorted(published.items()):
         if not path.endswith(".pub"):
             continue
-        key = path.removeprefix(KEYS).removesuffix(".pub")
+        key = _key_id(data)
+        if path != f"{KEYS}{key}.pub":
+            raise RegistryError(f"the remote publishes key {key} as {path}", f"{KEYS}{key}.pub", "do not trust it")
         if trust and not any(key.startswith(one) for one in trust):
             raise RegistryError(f"the remote publishes key {key}", f"one that begins with {' or '.join(trust)}")
         folder = signing.trusted_folder() if key in trusted else signing.retired_folder()
         write_atomic(folder / f"{key}.pub", data)
         done.append(f"key {key}: {folder.name}" + ("" if trust else ", because the remote says so; compare its id"))
-    if f"{KEYS}revoked.json" in published:
-        write_atomic(signing.revoked_file(), published[f"{KEYS}revoked.json"])
+    if REVOKED_LIST in published:
+        write_atomic(signing.revoked_file(), published[REVOKED_LIST])
         done.append("list of revoked keys")
     return done
+
+
+def _key_id(public: bytes) -> str:
+    """The id of a key by its content: its name is only what somebody calls it."""
+    with tempfile.NamedTemporaryFile(prefix="loadmaster-key-", suffix=".pub") as file:
+        file.write(public)
+        file.flush()
+        return signatures.key_id(Path(file.name))
 
 
 def _restore_objects(chain: Chain) -> list[str]:
@@ -111,7 +122,9 @@ def _restore_objects(chain: Chain) -> list[str]:
                 pointer = bundles.pointer_of(record.digest)
                 file = root / str(record.sequence) / pointer
                 file.parent.mkdir(parents=True)
-                file.write_bytes(chain.mirror.files(commits[record.sequence], pointer)[pointer])
+                document = chain.mirror.files(commits[record.sequence], pointer)[pointer]
+                bundles.pointed_at(document, pointer)
+                file.write_bytes(document)
         if approved:
             bundles.dvc(root, "fetch", "--quiet")
     branches = _fetch_runs(chain)
@@ -149,7 +162,7 @@ def _restore_bundles(chain: Chain) -> list[str]:
     done = []
     for record in {one.digest: one for one in chain.records if one.state == "approved"}.values():
         directory = places.bundle(record.digest)
-        if not directory.is_dir() or bundles.files_sha256(directory) != record.bundle_sha256:
+        if not bundles.holds(directory, record.bundle_sha256):
             bundles.approved(chain, record, history=True)
             done.append(f"bundle {record.digest}")
     return done

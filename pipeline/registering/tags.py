@@ -6,6 +6,7 @@ the second to go live. Tag objects carry the record's time, so a rebuilt tag is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
@@ -13,8 +14,12 @@ from typing import NamedTuple
 from pipeline.contracts.record import PromotionRecord
 from pipeline.registering.git import Repository
 from pipeline.registering.records import FLIPS, Finding
+from sched_env.contracts.feature_spec import PROBLEMS
 
 STAGE = "live"
+
+_OURS = re.compile(f"({'|'.join(PROBLEMS)})[@#].*")
+"""Names that only we give; other tags belong to whoever shares the repository with us."""
 
 
 class Tag(NamedTuple):
@@ -65,7 +70,8 @@ def make(repository: Repository, name: str, tag: Tag) -> str:
 
 def disagreements(repository: Repository, derived: Mapping[str, Tag]) -> list[Finding]:
     """Compare the tags that exist with those the records ask for."""
-    present = {ref.removeprefix("refs/tags/"): target for ref, target in repository.refs("refs/tags").items()}
+    every = {ref.removeprefix("refs/tags/"): target for ref, target in repository.refs("refs/tags").items()}
+    present = {name: target for name, target in every.items() if _OURS.fullmatch(name)}
     findings = [Finding(f"tag {name}", "no record asks for it") for name in sorted(present.keys() - derived.keys())]
     for name, tag in sorted(derived.items()):
         if name not in present:

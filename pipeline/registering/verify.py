@@ -6,18 +6,23 @@ approved (DVC objects, ``var/bundles``, the service's store), every run that a r
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pipeline import signing
 from pipeline.errors import RegistryError
 from pipeline.registering import places, records, tags, verify_bundles, verify_runs, verify_store
 from pipeline.registering.bundles import POINTERS
-from pipeline.registering.chain import BRANCH, DVC_CONFIG, KEYS, TRUSTED_LIST, Chain, sync
+from pipeline.registering.chain import BRANCH, DVC_CONFIG, KEYS, REVOKED_LIST, TRUSTED_LIST, Chain, sync
 from pipeline.registering.git import Repository
 from pipeline.registering.records import Finding
 from sched_env import signatures
 from sched_env.errors import BundleError, LoadmasterError
+
+CLOCKS_DIFFER = timedelta(minutes=5)
+"""How far the clocks of two machines that keep time may be apart."""
 
 
 def verify() -> tuple[Chain | None, list[Finding]]:
@@ -30,16 +35,18 @@ def verify() -> tuple[Chain | None, list[Finding]]:
     except RegistryError as error:
         return None, [Finding(places.registry_remote(), error.found)]
     findings += faults
-    if chain.commit is None:
-        return chain, findings
-    parts: list[Callable[[Chain], Iterator[Finding]]] = [
-        _branch_history,
-        _published,
-        _tags,
-        verify_bundles.findings,
-        verify_runs.findings,
-        verify_store.findings,
-    ]
+    parts: list[Callable[[Chain], Iterator[Finding]]] = [verify_store.findings]
+    if chain.commit is not None:
+        parts = [
+            _branch_history,
+            _head,
+            _future,
+            _published,
+            _tags,
+            verify_bundles.findings,
+            verify_runs.findings,
+            *parts,
+        ]
     for part in parts:
         try:
             findings += part(chain)
@@ -79,7 +86,9 @@ def _objects() -> Iterator[Finding]:
     remote = Path(places.registry_remote())
     for path in (remote, places.registry_mirror()):
         if (path / "HEAD").exists():
-            done = Repository(path).complaints("fsck", "--no-dangling", "--no-progress")
+            repository = Repository(path)
+            yield from (Finding(str(path), disguise) for disguise in repository.disguises())
+            done = repository.complaints("fsck", "--no-dangling", "--no-progress")
             yield from (Finding(str(path), line) for line in done)
 
 
@@ -114,10 +123,30 @@ def _branch_history(chain: Chain) -> Iterator[Finding]:
             yield Finding(path, f"removed by commit {commit[:12]}")
 
 
+def _head(chain: Chain) -> Iterator[Finding]:
+    """Check what a checkout of the branch would obey: plain files, and DVC settings that name no remote."""
+    for path, mode in chain.mirror.modes(str(chain.commit)).items():
+        if mode != "100644":
+            yield Finding(path, f"has mode {mode}: the branch holds plain files only")
+    path, content = DVC_CONFIG
+    if chain.mirror.files(str(chain.commit), path).get(path) != content:
+        yield Finding(path, "changed: a checkout of the branch would use other settings")
+
+
+def _future(chain: Chain) -> Iterator[Finding]:
+    """Compare records with the clock; not asked before writing, or one wrong clock would stop every promotion."""
+    limit = (datetime.now(UTC) + CLOCKS_DIFFER).isoformat(timespec="seconds")
+    for record in chain.records:
+        if record.decided_at > limit:
+            path = records.path_of(record.sequence)
+            yield Finding(path, f"decided at {record.decided_at}, in the future: a wrong clock, or invented")
+
+
 def _published(chain: Chain) -> Iterator[Finding]:
     """Compare the keys that travel with the records with those of this machine."""
     known = signing.public_keys()
     revoked_here = signatures.revocations(signing.revoked_file())
+    trusted_here = signatures.trusted(signing.trusted_folder())
     for path, data in chain.mirror.files(str(chain.commit), KEYS).items():
         key = path.removeprefix(KEYS).removesuffix(".pub")
         if path.endswith(".pub"):
@@ -125,11 +154,22 @@ def _published(chain: Chain) -> Iterator[Finding]:
                 yield Finding(path, "published, but unknown on this machine: neither trusted nor retired")
             elif data != known[key].read_bytes():
                 yield Finding(path, f"differs from {known[key]}")
-        elif path == f"{KEYS}revoked.json":
-            for listed in sorted(signatures.parse_revocations(data, source=path).keys() - revoked_here.keys()):
-                yield Finding(str(signing.revoked_file()), f"lacks key {listed[:12]}, which {path} lists as revoked")
-        elif path != TRUSTED_LIST:
+        elif path == TRUSTED_LIST:
+            for listed in sorted(set(json.loads(data)) - trusted_here.keys()):
+                yield Finding(path, f"lists key {listed[:12]}, which is not trusted here")
+        elif path != REVOKED_LIST:
             yield Finding(path, "keys/ holds *.pub, trusted.json and revoked.json only")
+    for listed in sorted(_ever_revoked(chain) - revoked_here.keys()):
+        yield Finding(
+            str(signing.revoked_file()), f"lacks key {listed[:12]}, which was revoked ({REVOKED_LIST} of the branch)"
+        )
+
+
+def _ever_revoked(chain: Chain) -> set[str]:
+    """Every key that the branch has ever listed as revoked: that cannot be taken back."""
+    commits = chain.mirror.text("log", "--format=%H", str(chain.commit), "--", REVOKED_LIST).split()
+    lists = [chain.mirror.files(commit, REVOKED_LIST).get(REVOKED_LIST, b'{"revoked": {}}') for commit in commits]
+    return {key for data in lists for key in signatures.parse_revocations(data, source=REVOKED_LIST)}
 
 
 def _tags(chain: Chain) -> Iterator[Finding]:

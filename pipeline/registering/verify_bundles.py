@@ -21,6 +21,7 @@ def findings(chain: Chain) -> Iterator[Finding]:
     """List what is wrong with any approved bundle."""
     commits = chain.commits()
     in_use = used_digests(chain)
+    yield from _pointers(chain, commits)
     for record in chain.records:
         if record.state != "approved" or record.sequence not in commits:
             continue
@@ -31,9 +32,9 @@ def findings(chain: Chain) -> Iterator[Finding]:
             yield Finding(pointer, f"missing in the commit of record {record.sequence}")
             continue
         try:
-            (output,) = dvc_objects.outputs(document, source=pointer)
-        except (LoadmasterError, ValueError) as error:
-            yield Finding(pointer, f"not the DVC file of one bundle: {error}")
+            output = bundles.pointed_at(document, pointer)
+        except LoadmasterError as error:
+            yield Finding.of(error)
             continue
         wrong = list(dvc_objects.faults(output, needed_by=f"record {record.sequence}"))
         yield from wrong
@@ -43,6 +44,17 @@ def findings(chain: Chain) -> Iterator[Finding]:
             yield from (Finding(pointer, reason) for reason in reasons)
         if newest:
             yield from _local(record, members)
+
+
+def _pointers(chain: Chain, commits: dict[int, str]) -> Iterator[Finding]:
+    """Compare the branch's newest pointers, which `dvc pull` obeys, with those that came with an approval."""
+    approved = {bundles.pointer_of(one.digest): one for one in chain.records if one.state == "approved"}
+    for path, document in chain.mirror.files(str(chain.commit), bundles.POINTERS).items():
+        record = approved.get(path)
+        if record is None:
+            yield Finding(path, "no record approved such a bundle")
+        elif record.sequence in commits and chain.mirror.files(commits[record.sequence], path).get(path) != document:
+            yield Finding(path, f"changed after record {record.sequence}, which came with it")
 
 
 def used_digests(chain: Chain) -> set[str]:
@@ -98,9 +110,13 @@ def _key_faults(key: str, record: PromotionRecord, *, serving: bool) -> Iterator
 def _local(record: PromotionRecord, expected: dict[str, str]) -> Iterator[Finding]:
     """Compare the copy under ``var/bundles``, if there is one, file by file with the one in DVC (name -> md5)."""
     directory = places.bundle(record.digest)
-    if not directory.exists() or bundles.files_sha256(directory) == record.bundle_sha256:
-        return
     approved = f"record {record.sequence} approved"
+    try:
+        if not directory.exists() or bundles.files_sha256(directory) == record.bundle_sha256:
+            return
+    except LoadmasterError as error:
+        yield Finding.of(error)
+        return
     present = {path.name for path in directory.iterdir()}
     for name in sorted(present | expected.keys()):
         path = directory / name

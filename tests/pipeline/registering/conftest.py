@@ -15,12 +15,18 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from pipeline import promote, push
-from pipeline.contracts.record import PromotionRecord
-from pipeline.registering import bundles, outcomes, runs
+from pipeline import promote, push, signing
+from pipeline.contracts.record import PromotionRecord, record_sha256
+from pipeline.registering import bundles, outcomes, places, runs
+from pipeline.registering.chain import ANCHOR, Chain
+from pipeline.registering.dvc_objects import members, object_path, outputs
+from pipeline.registering.git import Repository
+from pipeline.registering.records import path_of, signature_path_of
 from sched_env import signatures
+from sched_env.contracts import encode
 
 STAGES = """
 import hashlib, json, pathlib, sys
@@ -312,3 +318,90 @@ def dvc_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def live() -> Callable[[Path, str, FakeService], PromotionRecord]:
     return go_live
+
+
+class Attack:
+    """A registry in the hands of somebody who can write every file of it, and what they need to know about it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.var = root, root / "var"
+        self.remote = Repository(root / "remotes" / "registry.git")
+        chain = Chain.open()
+        self.records, self.head = chain.records, str(chain.commit)
+        self.live = self.records[5].digest  # rolled back to the bundle of record 0
+        self.other = self.records[2].digest
+
+    # The branch -----------------------------------------------------------------------------------------------------
+    def files(self) -> dict[str, bytes]:
+        return self.remote.files(self.head)
+
+    def replace(self, files: dict[str, bytes | None], *, forget: bool = True) -> None:
+        """Rewrite the branch with one new root commit a record, as a careful forger would; None removes a file."""
+        everything = self.files() | {k: v for k, v in files.items() if v is not None}
+        for path, content in files.items():
+            if content is None:
+                everything.pop(path, None)
+        parent = None
+        rest = {path: data for path, data in everything.items() if not path.startswith("records/")}
+        for number in range(20):
+            mine = {p: everything[p] for p in (path_of(number), signature_path_of(number)) if p in everything}
+            if mine:
+                parent = self.remote.commit(
+                    rest | mine, f"record {number}\n", parent=parent, when="2026-11-16T00:00:00Z"
+                )
+        self.set_head(str(parent), forget=forget)
+
+    def add_commit(self, files: dict[str, bytes]) -> None:
+        """Put one more commit on the branch."""
+        self.set_head(self.remote.commit(files, "more\n", parent=self.head, when="2026-11-16T00:00:00Z"), forget=False)
+
+    def set_head(self, commit: str, *, forget: bool) -> None:
+        self.remote.run("update-ref", "refs/heads/promotions", commit)
+        if forget:  # the victim has never seen the branch before, so only its content can give the forger away
+            Repository(places.registry_mirror()).run("update-ref", "-d", ANCHOR)
+
+    def edit(self, sequence: int, **changes: object) -> dict[str, bytes | None]:
+        """One record changed, hash and all; the signature is the old one."""
+        record = msgspec.structs.replace(self.records[sequence], **changes)
+        return {path_of(sequence): encode(record)}
+
+    def forge(self, sequence: int, **changes: object) -> dict[str, bytes | None]:
+        """One record changed and every later one chained and signed anew, with the real key."""
+        files: dict[str, bytes | None] = {}
+        before = self.records[sequence].previous_record_sha256
+        for record in self.records[sequence:]:
+            mine = changes if record.sequence == sequence else {}
+            new = msgspec.structs.replace(record, **{"previous_record_sha256": before, **mine})
+            before = record_sha256(new)
+            files[path_of(record.sequence)] = encode(new)
+            files[signature_path_of(record.sequence)] = signing.sign_bytes(encode(new))
+        return files
+
+    # Bundles and data -----------------------------------------------------------------------------------------------
+    def bundle(self, digest: str | None = None) -> Path:
+        return places.bundle(digest or self.live)
+
+    def object(self, name: str, store: str = "cache") -> Path:
+        """The DVC object of a file of the live bundle."""
+        pointer = self.files()[bundles.pointer_of(self.live)]
+        md5 = members(outputs(pointer, source="")[0].md5)[name]
+        return object_path(self.var / "dvc" / "cache" if store == "cache" else self.root / "remotes" / "dvc", md5)
+
+    def data_object(self) -> Path:
+        lock = self.remote.files(self.records[0].git_commit, "dvc.lock")["dvc.lock"]
+        raw = next(out for out in outputs(lock, source="") if out.path == "data/raw")
+        return object_path(self.root / "remotes" / "dvc", members(raw.md5)["windows.txt"])
+
+    def store(self, **changes: object) -> Path:
+        """The service's store, as it should be but for ``changes`` of its pointer."""
+        folder = self.var / "store" / "functions"
+        for digest in (self.live, self.other):
+            shutil.copytree(self.bundle(digest), folder / "bundles" / self.bundle(digest).name)
+        pointer = {"digest": self.live, "counter": 3, "previous_digest": self.other, "loaded_at": "", "schema": 1}
+        (folder / "live.json").write_text(json.dumps(pointer | changes))
+        return folder
+
+
+@pytest.fixture
+def attack(history: Path) -> Attack:
+    return Attack(history)

@@ -159,7 +159,7 @@ def test_tags_are_rebuilt_from_the_records(history) -> None:
     right = remote.refs("refs/tags")
     remote.run("update-ref", "-d", "refs/tags/functions@v1.0.0")
     remote.run("update-ref", "refs/tags/functions#live#2", "refs/heads/promotions")
-    remote.run("update-ref", "refs/tags/stranger", "refs/heads/promotions")
+    remote.run("update-ref", "refs/tags/functions@v9.0.0", "refs/heads/promotions")
     assert len(restore.rebuild_tags(Chain.open())) == 3
     assert remote.refs("refs/tags") == right
     assert verify()[1] == []
