@@ -1,0 +1,200 @@
+"""Bounds of ``functions``: a bill that no policy can beat, and optima of small instances by trying everything.
+
+The lower bound, for every policy. A node is billed while it holds an instance and for the cool-down after. So at any
+time the nodes that are billed have held, at each moment of the last cool-down, the cores and memory of everything
+alive then; and they cost at least what the cheapest set of nodes of that size does (a cover: exact where nodes come in
+few types, otherwise its linear relaxation).
+
+An instance that a policy manages to reject costs nothing, which such a bound must survive. One that cannot be rejected
+counts for all its life: rejecting it needs every node to be short of cores or of memory, and what is alive is too
+little for that. Any other counts for its first ``share`` of a cool-down only, and the look back goes over the rest: if
+it is rejected then every node holds something at that moment, all are billed for a cool-down from there, and no bound
+on the bill in that time can be wrong.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sched_env.errors import ConfigError
+from sched_env.features.functions import FIT_TOLERANCE
+from sched_env.traces.tables import Floats, FunctionTrace, Ints, NodeTable
+
+if TYPE_CHECKING:
+    from sched_env.functions.vector import ServerlessVectorEnv
+    from sched_env.vector import PlacementVectorEnv
+
+PRIMARY = ("cost_usd", -1.0)
+MOST_SETS = 5000
+"""Sets of nodes (by how many of each type) up to which covers are exact."""
+MOST_TYPES = 40
+"""Types whose pairs give prices of a core and of a GiB for the relaxation; fewer make it weaker, not wrong."""
+SHARES = (0.0, 0.5, 1.0)
+"""Of the cool-down, see above; each gives a bound, and the best counts."""
+MOST_SEQUENCES = 20_000
+"""Ways to place everything up to which :func:`optimum` tries them all."""
+HOURS_PER_SECOND = 1.0 / 3600.0
+WEIGHTS = np.linspace(0.05, 0.95, 19)
+
+
+def of_starts(env: PlacementVectorEnv, starts: Sequence[int]) -> list[float | None]:
+    """Return the least bill of the episode from each start, for every policy."""
+    serverless = cast("ServerlessVectorEnv", env)
+    cooldown_s = serverless.rules.cooldown_s
+    known = {start: lower(_episode(serverless, start), serverless.table, cooldown_s) for start in set(starts)}
+    return [known[start] for start in starts]
+
+
+def _episode(env: ServerlessVectorEnv, start: int) -> FunctionTrace:
+    """Return the arrivals of an episode."""
+    rules, trace = env.rules, env.trace
+    stop = min(start + rules.horizon, len(trace)) if rules.horizon > 0 else len(trace)
+    if rules.episode_s > 0.0:
+        stop = min(stop, int(np.searchsorted(trace.arrival_s - trace.arrival_s[start], rules.episode_s)))
+    return trace.rows(start, stop)
+
+
+def lower(trace: FunctionTrace, table: NodeTable, cooldown_s: float) -> float:
+    """Return a bill in USD that no policy can beat when all of the trace arrives at an empty cluster."""
+    holds = (trace.cpu[:, None] <= table.cpu + FIT_TOLERANCE) & (trace.mem[:, None] <= table.mem + FIT_TOLERANCE)
+    certain = _never_rejected(trace, table, holds)
+    # What not all nodes can hold may be rejected while the others are free: it counts only if it is certain.
+    counts = certain | holds.all(axis=1)
+    return max(_bill(trace, table, cooldown_s, share, certain, counts) for share in SHARES)
+
+
+def _alive(come: Ints, times: Floats, ends: Floats, amounts: Floats) -> Floats:
+    """Return how much of an amount is alive at each time, when so many rows have come; what ends then is not."""
+    order = np.argsort(ends, kind="stable")
+    arrived = np.concatenate([[0.0], np.cumsum(amounts)])
+    left = np.concatenate([[0.0], np.cumsum(amounts[order])])
+    gone = np.searchsorted(ends[order], times, side="right")
+    # The difference of two long sums: what rounding leaves must not look like load.
+    alive: Floats = np.maximum(arrived[come] - left[gone] - 1e-12 * arrived[-1], 0.0)
+    return alive
+
+
+def _never_rejected(trace: FunctionTrace, table: NodeTable, holds: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Say which instances find a node with room whatever the policy does.
+
+    To block a node takes more than its cores less the request's, or the same of memory. If all that is alive is too
+    little for one of the nodes, or if, with any weights w and 1 - w, the cheaper ways to block each node add up to all
+    that is alive, nobody can block them all.
+    """
+    ends = trace.arrival_s + trace.duration_s
+    # Everything that came before and has not left: a superset of what runs.
+    before = np.arange(len(trace))
+    load = [np.maximum(_alive(before, trace.arrival_s, ends, a), 1e-9) for a in (trace.cpu, trace.mem)]
+    result = np.zeros(len(trace), np.bool_)
+    kinds, count = np.unique(np.stack([table.cpu, table.mem], axis=1), axis=0, return_counts=True)
+    for weight in WEIGHTS:
+        total = np.zeros(len(trace))
+        for (cpu, mem), nodes in zip(kinds, count, strict=True):
+            fits = (trace.cpu <= cpu + FIT_TOLERANCE) & (trace.mem <= mem + FIT_TOLERANCE)
+            by_cpu = weight * np.maximum(cpu - trace.cpu, 0.0) / load[0]
+            by_mem = (1.0 - weight) * np.maximum(mem - trace.mem, 0.0) / load[1]
+            total += nodes * np.where(fits, np.minimum(by_cpu, by_mem), 0.0)
+            result |= fits & (trace.cpu + load[0] <= cpu) & (trace.mem + load[1] <= mem)
+        result |= total >= 1.0 + 1e-9
+    return result & holds.any(axis=1)
+
+
+def _bill(
+    trace: FunctionTrace,
+    table: NodeTable,
+    cooldown_s: float,
+    share: float,
+    certain: NDArray[np.bool_],
+    counts: NDArray[np.bool_],
+) -> float:
+    ends = trace.arrival_s + np.where(certain, trace.duration_s, np.minimum(trace.duration_s, share * cooldown_s))
+    ends = np.where(counts, ends, trace.arrival_s)
+    times = np.unique(np.concatenate([trace.arrival_s, ends]))
+    come = np.searchsorted(trace.arrival_s, times, side="right")
+    cpu, mem = (_alive(come, times, ends, amounts) for amounts in (trace.cpu, trace.mem))
+    look_back_s = (1.0 - share) * cooldown_s
+    return _integral_of_highest(times, cover(table, cpu, mem), look_back_s) * HOURS_PER_SECOND
+
+
+def cover(table: NodeTable, cpu: Floats, mem: Floats) -> Floats:
+    """Return the least hourly price of nodes with so many cores and GiB; more than there are count as all nodes."""
+    full = float(table.price_usd_per_hour.sum())
+    types = np.stack([table.cpu, table.mem, table.price_usd_per_hour], axis=1)
+    kinds, count = np.unique(types, axis=0, return_counts=True)
+    slack = FIT_TOLERANCE * len(table)
+    if np.prod(count + 1.0) <= MOST_SETS:
+        sets = np.array(list(itertools.product(*(range(n + 1) for n in count))), np.float64) @ kinds
+        sets = sets[np.argsort(sets[:, 2], kind="stable")]
+        enough = (sets[:, 0] + slack >= cpu[:, None]) & (sets[:, 1] + slack >= mem[:, None])
+        return np.where(enough.any(axis=1), sets[enough.argmax(axis=1), 2], full)
+    result: Floats = np.zeros(cpu.size)
+    for core, gib in _prices(kinds[np.argsort(kinds[:, 2] / kinds[:, 0])[:MOST_TYPES]]):
+        gained = np.maximum(core * kinds[:, 0] + gib * kinds[:, 1] - kinds[:, 2], 0.0) @ count
+        result = np.maximum(result, core * np.maximum(cpu - slack, 0.0) + gib * np.maximum(mem - slack, 0.0) - gained)
+    return np.minimum(result, full)
+
+
+def _prices(kinds: Floats) -> list[tuple[float, float]]:
+    """Return the prices of a core and of a GiB at which the relaxation's dual can have its optimum.
+
+    Where the nodes of two types, or of one type valued by one resource alone, are worth exactly what they cost.
+    """
+    cpu, mem, price = kinds.T
+    found = [(value, 0.0) for value in price / cpu] + [(0.0, value) for value in price / mem]
+    for one, other in itertools.combinations(range(len(kinds)), 2):
+        matrix = np.array([[cpu[one], mem[one]], [cpu[other], mem[other]]])
+        if abs(np.linalg.det(matrix)) > 1e-9:
+            core, gib = np.linalg.solve(matrix, price[[one, other]])
+            if core >= 0.0 and gib >= 0.0:
+                found.append((float(core), float(gib)))
+    return found
+
+
+def _integral_of_highest(times: Floats, values: Floats, look_back_s: float) -> float:
+    """Integrate the highest value of the last ``look_back_s``; ``values[k]`` holds from ``times[k]``, the last is 0."""
+    ends = np.append(times[1:], times[-1]) + look_back_s
+    moments = np.unique(np.concatenate([times, ends]))
+    total, following = 0.0, 0
+    window: deque[int] = deque()  # values that are still highest at some time to come, falling
+    for moment, until in itertools.pairwise(moments.tolist()):
+        while following < times.size and times[following] <= moment:
+            while window and values[window[-1]] <= values[following]:
+                window.pop()
+            window.append(following)
+            following += 1
+        while window and ends[window[0]] <= moment:
+            window.popleft()
+        if window:
+            total += float(values[window[0]]) * (until - moment)
+    return total
+
+
+def optimum(env: PlacementVectorEnv, start: int, metric: str = PRIMARY[0], sign: float = PRIMARY[1]) -> float:
+    """Return the best an episode can reach on a metric, trying every sequence of feasible decisions.
+
+    Raises:
+        ConfigError: When there are more than ``MOST_SEQUENCES``.
+    """
+    from sched_env.functions.vector import ServerlessVectorEnv
+
+    few = cast("ServerlessVectorEnv", env)
+    N, T = len(few.table), len(_episode(few, start))
+    if N**T > MOST_SEQUENCES:
+        raise ConfigError(f"{T} instances on {N} nodes", f"at most {MOST_SEQUENCES} ways to place them")
+    many = ServerlessVectorEnv(few.scenario, N**T, few.trace, few.table, seed=few.seed)
+    many.reset(options={"starts": np.full(N**T, start), "park": True})
+    sequences = np.array(list(itertools.product(range(N), repeat=T)), np.int64)
+    for step in range(T):
+        if not many.buffers.active.any():
+            break
+        # An infeasible choice becomes the first feasible one: then the sequence is one that is tried elsewhere too.
+        mask, wanted = many.buffers.mask, sequences[:, step]
+        many.step(np.where(mask[np.arange(N**T), wanted], wanted, mask.argmax(axis=1)))
+    values = many.buffers.metrics[:, many.METRICS.index(metric)]
+    return float(sign * (sign * values).max())
