@@ -95,7 +95,8 @@ def _write_days(path: Path, days: tuple[date, date] | None) -> None:
     if days is None:
         return
     document = yaml.safe_load(path.read_text())
-    document["data"] = {"from": days[0], "to": days[1]}
+    # As text: DVC refuses a parameter that YAML takes for a date.
+    document["data"] = {"from": days[0].isoformat(), "to": days[1].isoformat()}
     path.write_text(yaml.safe_dump(document, sort_keys=False))
 
 
