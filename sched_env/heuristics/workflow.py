@@ -20,7 +20,7 @@ NAMES = (
     "round_robin",  # the first feasible node after the one before
     "heft",  # by falling upward rank, each where it ends first, data and waiting included (Topcuoglu et al. 2002)
     "earliest_finish",  # the same in the order of the trace: what an engine does that plans nothing
-    "cheapest",  # adds least to the bill; among equals where it ends first
+    "cheapest",  # least price for a core's work; among equals what adds least to the bill
     "min_transfer",  # fewest bytes over the network; among equals where it ends first
 )
 RANDOM_FEASIBLE, FIRST_FIT, ROUND_ROBIN, HEFT, EARLIEST_FINISH, CHEAPEST, MIN_TRANSFER = range(len(NAMES))
@@ -29,10 +29,13 @@ ORDERS: Mapping[str, Literal["rank", "trace"]] = {"heft": "rank", "earliest_fini
 """The order a heuristic needs; the others take the scenario's."""
 
 TIE = 1e-6
-"""Weight of the end (in critical paths) beside cost (in least costs) and megabytes: breaks ties, decides nothing."""
+"""Weight of the end (in critical paths) beside cost (in least costs) and megabytes, and of those beside the price of a
+core's work: breaks ties, decides nothing."""
 
 
-def node_score(rule: int, index: Any, count: int, sequence: float, finish: Any, moved_mb: Any, cost: Any) -> Any:
+def node_score(
+    rule: int, index: Any, count: int, sequence: float, finish: Any, moved_mb: Any, cost: Any, core_price: Any
+) -> Any:
     """Score placing a task on a node; higher is better.
 
     Args:
@@ -43,13 +46,14 @@ def node_score(rule: int, index: Any, count: int, sequence: float, finish: Any, 
         finish: End of the task there, in critical paths.
         moved_mb: Data that would go over the network.
         cost: What it adds to the bill, in least costs.
+        core_price: Of a core of speed 1, USD/hour.
     """
     if rule == FIRST_FIT:
         return -1.0 * index
     if rule == ROUND_ROBIN:
         return -1.0 * ((index - sequence) % count)
     if rule == CHEAPEST:
-        return -(cost + TIE * finish)
+        return -(core_price + TIE * (cost + TIE * finish))
     if rule == MIN_TRANSFER:
         return -(moved_mb + TIE * finish)
     return -1.0 * finish
@@ -68,6 +72,13 @@ def score(
         return (rng or np.random.default_rng()).random(mask.size)
     node, task = terms(candidates, request)
     scores: NDArray[np.float64] = node_score(
-        rule, np.arange(mask.size), mask.size, task["sequence"], node["finish"], node["moved_mb"], node["cost"]
+        rule,
+        np.arange(mask.size),
+        mask.size,
+        task["sequence"],
+        node["finish"],
+        node["moved_mb"],
+        node["cost"],
+        node["price"] * (1.0 / node["speed"]) / node["cpu_capacity"],
     )
     return scores

@@ -13,7 +13,18 @@ from sched_env.heuristics.workflow import NAMES, ORDERS
 from sched_env.jit import inline, lean_kernel
 from sched_env.vector import Buffers
 from sched_env.workflow.kernels import gather, offer
-from sched_env.workflow.state import FIRST, FLOW, INVERSE_LEAST, INVERSE_REFERENCE, NEXT, PRICE, Plan, State
+from sched_env.workflow.state import (
+    CPU,
+    FIRST,
+    FLOW,
+    INVERSE_LEAST,
+    INVERSE_REFERENCE,
+    INVERSE_SPEED,
+    NEXT,
+    PRICE,
+    Plan,
+    State,
+)
 
 if TYPE_CHECKING:
     from sched_env.heuristics import BatchRule
@@ -52,6 +63,7 @@ def choose(
                 (start + run) * flow[INVERSE_REFERENCE],
                 moved,
                 plan.nodes[n, PRICE] * (billed * HOURS_PER_SECOND) * flow[INVERSE_LEAST],
+                plan.nodes[n, PRICE] * plan.nodes[n, INVERSE_SPEED] / plan.nodes[n, CPU],
             )
             if scores.size > 0:
                 scores[b, n] = value
