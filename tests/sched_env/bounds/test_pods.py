@@ -1,0 +1,141 @@
+"""Bounds of pods: no sequence of moves of a small cluster leaves fewer violations, and plans do what they promise."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from sched_env import bounds, heuristics, rollout
+from sched_env.bounds import pods
+from sched_env.errors import ConfigError
+from sched_env.pods.counting import Loads, above
+from sched_env.traces.pods import PodTrace, offsets
+from sched_env.traces.tables import NodeTable
+from sched_env.vector import make_vec
+
+NODES = NodeTable(("a", "b", "c"), np.array([10.0, 10.0, 6.0]), np.full(3, 12.0), np.ones(3), np.ones(3), np.ones(3))
+PODS, WINDOWS = 5, 4
+# For each pod: memory it asks for, its node, and the windows it is there; for each pod and window: two requests.
+POD = st.tuples(st.integers(2, 5), st.integers(0, 2), st.sampled_from([(0, 4), (0, 4), (0, 4), (1, 4), (0, 2), (2, 4)]))
+CASES = st.tuples(
+    st.lists(POD, min_size=PODS, max_size=PODS),
+    st.lists(st.integers(0, 6), min_size=2 * PODS * WINDOWS, max_size=2 * PODS * WINDOWS),
+    st.booleans(),
+)
+
+
+def trace_of(case) -> PodTrace:
+    shapes, sizes, grows = case
+    rows = [
+        (window, p) for window in range(WINDOWS) for p, (_, _, (first, stop)) in enumerate(shapes)
+        if first <= window < stop
+    ]  # fmt: skip
+    demand = np.array(sizes, float).reshape(PODS, WINDOWS, 2)
+    requests = len(rows) * 2
+    return PodTrace(
+        window_s=np.arange(WINDOWS) * 300.0,
+        window_rows=offsets([sum(w == window for w, _ in rows) for window in range(WINDOWS)]),
+        pod=[p for _, p in rows],
+        node=[shapes[p][1] for _, p in rows],
+        cpu_request=np.ones(len(rows)),
+        # A pod whose memory grows may push others off its node.
+        mem_request=[float(shapes[p][0] + (grows and p == 0 and w >= 2) * 4) for w, p in rows],
+        cpu_used=np.zeros(len(rows)),
+        mem_used=np.zeros(len(rows)),
+        row_requests=offsets([2] * len(rows)),
+        arrival_offset_s=np.tile([0.0, 150.0], len(rows)),
+        duration_s=np.full(requests, 150.0),
+        cpu=np.concatenate([demand[p, w] for w, p in rows]),
+        mem=np.full(requests, 0.5),
+        pod_names=tuple("pqrst"),
+    )
+
+
+def environment(case, **keys):
+    assume(all(any(first <= w < stop for _, _, (first, stop) in case[0]) for w in range(WINDOWS)))
+    try:
+        return make_vec("pods/deploy", 1, trace=(trace_of(case), NODES), episode_windows=WINDOWS, **keys)
+    except ConfigError:  # no node is ever stressed: nothing to decide
+        assume(False)
+
+
+def fewest_by_trying(env) -> float:
+    """Play every sequence of actions; return the fewest violations."""
+    best = np.inf
+    pending = [[]]
+    while pending:
+        prefix = pending.pop()
+        env.reset(options={"starts": [0], "park": True})
+        infos = {}
+        for action in prefix:
+            *_, infos = env.step([action])
+        if env.buffers.active[0]:
+            pending += [[*prefix, int(action)] for action in np.flatnonzero(env.buffers.mask[0].copy())]
+        else:
+            best = min(best, float(infos["episode"]["resource_violations"][0]))
+    return best
+
+
+@settings(deadline=None, max_examples=40)
+@given(CASES, st.sampled_from([0.2, 0.4]))
+def test_no_sequence_of_moves_leaves_fewer_violations(case, budget):
+    env = environment(case, migration_budget=budget)
+    (bound,) = bounds.of_starts(env, [0])
+    assert bounds.primary(env.scenario) == ("resource_violations", -1.0)
+    assert bound <= fewest_by_trying(env)
+
+
+@settings(deadline=None, max_examples=40)
+@given(CASES, st.integers(1, 3))
+def test_a_plan_is_the_best_of_all_placements_within_the_moves(case, moves):
+    env = environment(case)
+    for each in pods.windows(env, 0):
+        window = each._replace(moves=moves)
+        found = pods.plan(env, window, 30.0)
+        best = np.inf
+        begun = window.begun_on >= 0
+        for place in itertools.product(*[range(3) if here else range(-1, 3) for here in begun]):
+            chosen = np.array(place)
+            held = np.bincount(chosen[chosen >= 0], window.mem_request[chosen >= 0], 3)
+            if (chosen[begun] != window.begun_on[begun]).sum() <= moves and (held <= NODES.mem).all():
+                best = min(best, violations(window, chosen))
+        assert found.violations == found.bound == best
+        assert violations(window, found.place) == best
+        assert (found.place[begun] != window.begun_on[begun]).sum() <= moves
+
+
+def violations(window, place) -> int:
+    return sum(
+        above(Loads(window.cpu[place == n].sum(axis=0), window.mem[place == n].sum(axis=0)), NODES.cpu[n], 12.0, 0.8)
+        for n in range(3)
+    )
+
+
+def test_no_rule_beats_the_bound_on_a_generated_trace():
+    keys = {"nodes": 4, "pods_per_node": 6, "load": 0.75, "episode_windows": 6, "trace_windows": 60}
+    env = make_vec("pods/deploy", 1, **keys)
+    limits = bounds.of_starts(env, [0, 20])
+    assert max(limits) > 0  # and it says something
+    for name in heuristics.names("pods"):
+        for episode, limit in zip(rollout.run_episodes("pods/deploy", name, [0, 20], **keys), limits, strict=True):
+            assert episode["resource_violations"] >= limit
+
+
+def test_a_program_without_time_is_still_valid():
+    env = make_vec("pods/deploy", 1, trace_windows=30, load=0.75)
+    window = pods.windows(env, 0)[0]
+    stopped = pods.plan(env, window, 0.0)
+    assert 0 <= stopped.bound <= pods.plan(env, window, 60.0).bound
+
+
+def test_where_no_bound_is_known_none_is_claimed():
+    for keys in ({"arrival": "parallel"}, {"horizon": 5}):
+        assert bounds.of_starts(make_vec("pods/deploy", 1, trace_windows=30, load=0.7, **keys), [0]) == [None]
+    large = make_vec("pods/deploy", 1, nodes=31, pods_per_node=2, trace_windows=10, load=0.8)
+    assert bounds.of_starts(large, [0]) == [0.0]
+    with pytest.raises(ConfigError, match="one of pods"):
+        pods.of_starts(make_vec("vm/fading", 1), [0])
