@@ -221,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = run_episodes(loaded, options.policy, starts, record=options.record, bound=options.bound, **given)
     primary, best = bounds.primary(loaded) if options.bound else ("return", 1.0), None
     if options.best_heuristic:
-        rule = heuristics.check(loaded.problem, options.best_heuristic)
+        rule = heuristics.check(loaded.family, options.best_heuristic)
         best = summarise(run_episodes(loaded, rule, starts, **given))[primary[0]]
     for episode in results:
         sys.stdout.write((json.dumps(episode) if options.json else _line(episode)) + "\n")

@@ -1,14 +1,14 @@
 """Bounds: what no policy can beat, on the metric a problem is judged by; and optima of small instances.
 
-``sched_env.bounds.<problem>`` holds ``of_starts(env, starts)``, the bound of an episode from each trace row (None where
-none is known), and ``PRIMARY``, the metric it is stated in with +1 when more of it is better and -1 when less; where
-that depends on the scenario, ``primary(scenario)`` instead. Statements and proofs: docs/bounds.md.
+``sched_env.bounds.<family>`` (``Scenario.family``) holds ``of_starts(env, starts)``, the bound of an episode from each
+trace row (None where none is known), and ``PRIMARY``, the metric it is stated in with +1 when more of it is better and
+-1 when less; where that depends on the scenario, ``primary(scenario)`` instead. Statements and proofs: docs/bounds.md.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -16,9 +16,6 @@ from sched_env.scenarios import Scenario
 
 if TYPE_CHECKING:
     from sched_env.vector import PlacementVectorEnv
-
-KINDS: Mapping[tuple[str, str], str] = {("functions", "workflow"): "workflow"}
-"""(problem, kind of scenario) -> module, where it is not the problem's own."""
 
 
 def primary(scenario: Scenario) -> tuple[str, float]:
@@ -35,5 +32,4 @@ def of_starts(env: PlacementVectorEnv, starts: Sequence[int]) -> list[float | No
 
 
 def _module(scenario: Scenario) -> ModuleType:
-    name = KINDS.get((scenario.problem, scenario.kind), scenario.problem)
-    return importlib.import_module(f"sched_env.bounds.{name}")
+    return importlib.import_module(f"sched_env.bounds.{scenario.family}")
