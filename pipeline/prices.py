@@ -25,11 +25,14 @@ def read_prices(path: Path) -> dict[str, float]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
-            missing = set(COLUMNS) - set(reader.fieldnames or ())
+            present = list(reader.fieldnames or ())
+            missing = set(COLUMNS) - set(present)
             if missing:
                 raise DataError(
                     f"{path}: no column {', '.join(sorted(missing))}", f"a CSV with the columns {', '.join(COLUMNS)}"
                 )
+            if twice := [name for name in COLUMNS if present.count(name) > 1]:
+                raise DataError(f"{path}: the column {twice[0]} is there twice", "each column once")
             for row in reader:
                 where = f"{path}, line {reader.line_num}"
                 kind, price = (row["instance_type"] or "").strip(), _price(row["usd_per_hour"], where)
@@ -41,8 +44,10 @@ def read_prices(path: Path) -> dict[str, float]:
         raise DataError(
             f"{path}: {error.strerror}", "a readable price table", "set ingest.prices in params.yaml"
         ) from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not text in UTF-8: {error}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} is not a CSV in UTF-8: {error}") from error
+    if not prices:
+        raise DataError(f"{path} holds no price", "at least one instance type")
     return prices
 
 

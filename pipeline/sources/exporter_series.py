@@ -54,7 +54,11 @@ class Catalogue:
         if number is None:
             number = self._heads[head] = len(self._targets)
             name, _, text = head.partition("{")
-            self._targets.append(self._resolve(name.strip(), read_labels(text.strip()[:-1], path), number))
+            labels = read_labels(text.strip()[:-1], path)
+            try:
+                self._targets.append(self._resolve(name.strip(), labels, number))
+            except ValueError as error:
+                raise SourceError(f"{path}: {head}: {error}", "a number as le") from error
         return number
 
     def _resolve(self, name: str, labels: dict[str, str], number: int) -> list[_Target]:
@@ -223,6 +227,8 @@ def read_labels(text: str, path: Path) -> dict[str, str]:
         found = _LABEL.match(text, position)
         if found is None:
             raise SourceError(f"{path}: labels {{{text}}} cannot be read", 'name="value", …')
+        if found[1] in labels:
+            raise SourceError(f"{path}: labels {{{text}}} have {found[1]!r} twice", "each label once")
         labels[found[1]] = (
             _ESCAPE.sub(lambda one: {"n": "\n"}.get(one[1], one[1]), found[2]) if "\\" in found[2] else found[2]
         )

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
+from urllib.parse import quote
 
 import msgspec
 import numpy as np
@@ -36,6 +37,8 @@ KEEP_SECONDS = 7 * 86_400.0
 """How long half-done work waits to be taken up again."""
 _MARKERS = ".chunks"
 _DAY_US = 86_400_000_000
+_LONGEST_NAME = 200
+"""File systems allow 255 bytes."""
 
 
 class Partition(msgspec.Struct, forbid_unknown_fields=True):
@@ -124,7 +127,8 @@ class Landing:
                 for entry in pc.value_counts(checked["metric"].combine_chunks()).to_pylist():
                     metrics[entry["values"]] += entry["counts"]
             for (date, cluster), part in _partitioned(checked):
-                path = self.folder / table / f"date={date}" / f"cluster={cluster}" / f"part-{name}-{batch:04d}.parquet"
+                folder = self.folder / table / f"date={date}" / _cluster_folder(cluster, chunk.key)
+                path = folder / f"part-{name}-{batch:04d}.parquet"
                 _write(part, path)
                 times = pc.min_max(part["time"]).as_py()
                 entry = Partition(
@@ -202,6 +206,16 @@ def _file_name(key: str) -> str:
     safe = "".join(char if char.isalnum() or char in "-_." else "-" for char in key)
     # Two keys that differ only in unsafe characters must not share files.
     return f"{safe[:80]}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+
+
+def _cluster_folder(cluster: str, key: str) -> str:
+    """Name the partition of a cluster; names are a source's, and may hold what folders may not (``cluster/prod``)."""
+    name = f"cluster={quote(cluster, safe=' :@')}"
+    if not cluster.strip() or len(name) > _LONGEST_NAME:
+        raise DataError(
+            f"chunk {key}: the cluster's name is {cluster[:80]!r}", f"a name of 1 to {_LONGEST_NAME - 8} letters"
+        )
+    return name
 
 
 def _checked(table: str, rows: pa.Table, key: str) -> pa.Table:

@@ -91,8 +91,7 @@ class OpenMetricsSource(FileSource):
                         ended = line.strip() == "# EOF"
                         continue
                     try:
-                        head, value, time = cut(line)
-                        yield head, plausible_us(float(time) * unit), float(value)
+                        yield _sample(line, unit)
                     except ValueError as error:
                         raise SourceError(
                             f"{path}, line {number}: {line.strip()[:120]!r}: {error}", 'name{label="value"} value time'
@@ -105,6 +104,16 @@ class OpenMetricsSource(FileSource):
                 "a whole OpenMetrics file",
                 "write the file again, or set ingest.openmetrics.need_eof to false for the older text format",
             )
+
+
+def _sample(line: str, unit: float) -> tuple[str, int, float]:
+    """Read one line; a ValueError says what is wrong with it."""
+    if "\0" in line:
+        raise ValueError("a NUL byte: the file is damaged")
+    head, value, time = cut(line)
+    if "_" in value or "_" in time:  # Python reads 1_000 as a number, nobody else does
+        raise ValueError("not a number")
+    return head, plausible_us(float(time) * unit), float(value)
 
 
 def cut(line: str) -> tuple[str, str, str]:

@@ -54,7 +54,10 @@ class ParquetSource(FileSource):
         table = self._tables[path]
         try:
             with pq.ParquetFile(path) as file:
-                columns = [name for name in TABLES[table].names if name in file.schema_arrow.names]
+                present = file.schema_arrow.names
+                columns = [name for name in TABLES[table].names if name in present]
+                if twice := [name for name in columns if present.count(name) > 1]:
+                    raise SourceError(f"{path}: the column {twice[0]!r} is there twice", "each column once")
                 for batch in file.iter_batches(BATCH_ROWS, columns=columns):
                     yield table, self._conform(table, pa.table(batch), path)
         except (OSError, pa.ArrowException) as error:
@@ -69,8 +72,11 @@ class ParquetSource(FileSource):
                     raise SourceError(f"{path}: {wanted.name} has no time zone", "timestamps in UTC")
                 if pa.types.is_timestamp(wanted.type) and not pa.types.is_timestamp(column.type):
                     raise SourceError(f"{path}: {wanted.name} is {column.type}", "timestamps in UTC")
+                if pa.types.is_floating(wanted.type) and not _is_number(column.type):
+                    raise SourceError(f"{path}: {wanted.name} is {column.type}", "numbers")
                 try:
-                    columns.append(column.cast(wanted.type))
+                    # Nanoseconds are rounded down; nothing here is measured more finely than microseconds.
+                    columns.append(column.cast(wanted.type, safe=not _in_nanoseconds(column.type)))
                 except pa.ArrowException as error:
                     raise SourceError(f"{path}: {wanted.name} is {column.type}: {error}", str(wanted.type)) from error
             elif wanted.name == "cluster":
@@ -82,3 +88,12 @@ class ParquetSource(FileSource):
                     f"{path}: no column {wanted.name!r}", f"the columns of {table}: {', '.join(TABLES[table].names)}"
                 )
         return pa.table(columns, names=TABLES[table].names)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    checks = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
+    return any(check(kind) for check in checks)
+
+
+def _in_nanoseconds(kind: pa.DataType) -> bool:
+    return pa.types.is_timestamp(kind) and kind.unit == "ns"

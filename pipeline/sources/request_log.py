@@ -102,15 +102,17 @@ class RequestLogSource(FileSource):
             convert(column, _amount, name) * factor
             for column, name, factor in zip(cells[3:], _NUMBERS, scale, strict=True)
         ]
+        named = [
+            [_text(cell, name, int(number), bad) for number, cell in zip(numbers, column, strict=True)]
+            for column, name in zip(cells[1:3], ("function", "pod"), strict=True)
+        ]
         if bad and not config.skip_bad:
             line = min(bad)
             raise SourceError(f"{path}, line {line}: {bad[line]}", fix="mend the line, or set ingest.requests.skip_bad")
         if bad:
             tally.skipped["request rows that cannot be read"] += len(bad)
         keep = np.flatnonzero(~np.isin(numbers, list(bad)))
-        texts = [
-            pa.array([str(column[row]) if column[row] else None for row in keep], pa.string()) for column in cells[1:3]
-        ]
+        texts = [pa.array([names[row] for row in keep], pa.string()) for names in named]
         amounts = [pa.array(column[keep], mask=np.isnan(column[keep])) for column in measured]
         cluster = pa.array([config.cluster] * len(keep), pa.string())
         return pa.table([times(time_us[keep].astype(np.int64)), cluster, *texts, *amounts], names=REQUESTS.names)
@@ -130,6 +132,8 @@ def _csv_rows(
     needed = {"time", *config.columns}
     if missing := [names[name] for name in names if name in needed and names[name] not in header]:
         raise SourceError(f"{path}, line 1: no column {missing[0]!r}", f"one of the columns {', '.join(header)}")
+    if twice := [column for column in names.values() if header.count(column) > 1]:
+        raise SourceError(f"{path}, line 1: the column {twice[0]!r} is there twice", "each column once")
     at = [header.index(column) if column in header else None for column in names.values()]
     for row in rows:
         if len(row) == len(header):
@@ -157,13 +161,29 @@ def _json_rows(
         yield number, [row.get(column) for column in names.values()]
 
 
+def _text(cell: Any, name: str, line: int, bad: dict[int, str]) -> str | None:
+    """Read a name; nothing is None. What is no name is put down in ``bad``."""
+    if cell is None or cell == "":
+        return None
+    if not isinstance(cell, str | int) or isinstance(cell, bool) or "\0" in str(cell):
+        bad.setdefault(line, f"{name} is {cell!r}: not a name")
+    return str(cell)
+
+
+def _number(cell: Any) -> float:
+    """Read a number as other programs would: not ``true``, not ``1_000``."""
+    if isinstance(cell, bool) or (isinstance(cell, str) and "_" in cell):
+        raise ValueError("not a number")
+    return float(cell)
+
+
 def _amount(cell: Any) -> float:
     """Read a number; nothing is NaN. What makes no sense (negative, huge) is for ``clean`` to judge."""
-    return np.nan if cell is None or cell == "" else float(cell)
+    return np.nan if cell is None or cell == "" else _number(cell)
 
 
 def _since(us: float) -> Callable[[Any], float]:
-    return lambda cell: plausible_us(float(cell) * us)
+    return lambda cell: plausible_us(_number(cell) * us)
 
 
 def _moment(cell: Any) -> float:

@@ -25,6 +25,9 @@ def test_other_columns_and_a_byte_order_mark_are_ignored(tmp_path):
         ("instance_type,usd_per_hour\na,nan\n", r"usd_per_hour is 'nan'"),
         ("instance_type,usd_per_hour\na\n", r"usd_per_hour is None"),
         ("instance_type,usd_per_hour\n,1\n", r"empty instance_type"),
+        ("instance_type,usd_per_hour\n", r"holds no price"),
+        ("instance_type,usd_per_hour,usd_per_hour\na,1,2\n", r"usd_per_hour is there twice"),
+        ("instance_type,usd_per_hour\n" + "a" * 200_000 + ",1\n", r"not a CSV.*field larger"),
         ("instance_type,usd_per_hour\na,1\nb,2\na,3\n", r"line 4: 'a' has the prices 1.0 and 3.0"),
     ],
 )

@@ -73,6 +73,10 @@ def test_json_lines_own_names_and_units(tmp_path):
         (HEAD + ROW.replace("2026-01-05T10:00:00Z", "nan"), "l.csv", {"time": "s"}, r"line 2: time is 'nan'"),
         ('{"time": "2026-01-05T10:00:00Z"}\n{"time": \n', "l.jsonl", {}, r"line 2: .*one JSON object a line"),
         ('[1]\n', "l.jsonl", {}, r"line 1"),
+        (HEAD + ROW.replace("0.5", "1_5"), "l.csv", {}, r"line 2: cpu_cores is '1_5': not a number"),
+        (HEAD + ROW.replace(",f,", ",f\0,"), "l.csv", {}, r"line 2: function is .*not a name"),
+        ('{"time": "2026-01-05T10:00:00Z", "cpu_cores": true}\n', "l.jsonl", {}, r"cpu_cores is True: not a number"),
+        ('{"time": "2026-01-05T10:00:00Z", "pod": {"a": 1}}\n', "l.jsonl", {}, r"pod is \{'a': 1\}: not a name"),
         ('{"time": 5}\n', "l.jsonl", {}, r"line 1: time is 5"),
     ],
 )  # fmt: skip
@@ -97,6 +101,8 @@ def test_a_bad_request_is_named_or_counted(tmp_path, text, name, config, message
         ("when,f\n1,2\n", "l.csv", {}, "line 1: no column 'time'"),
         ("", "l.csv", {}, "no column 'time'"),
         (HEAD, "l.csv", {}, "no row"),
+        (HEAD.replace("cpu_cores", "duration_s") + ROW, "l.csv", {}, "line 1: the column 'duration_s' is there twice"),
+        ("\ufeff" + HEAD.replace(",", ";") + ROW, "l.csv", {}, "line 1: no column 'time'"),
         (HEAD + ROW, "l.csv", {"columns": {"cpu_cores": "cpus"}}, "no column 'cpus'"),
         (HEAD + ROW, "l.csv", {"columns": {"memory": "m"}}, "columns: memory"),
     ],
@@ -192,6 +198,10 @@ go_goroutines 5 100
         ("node_ready{node=a} 1 100\n# EOF\n", "cannot be read|not a sample"),
         ('node_ready{node="a"} 1 1767607200000\n# EOF\n', "is the unit right"),
         ("{}\n# EOF\n", "line 1: .*not a sample"),
+        ('node_ready{node="a"} 1_0 100\n# EOF\n', "line 1: .*not a number"),
+        ('node_ready{node="a\0"} 1 100\n# EOF\n', "line 1: .*NUL byte"),
+        ('node_ready{node="a",node="b"} 1 100\n# EOF\n', "'node' twice"),
+        ('function_response_seconds_bucket{function="f",le="x"} 1 100\n# EOF\n', "a number as le"),
         ("# EOF\n", "no row"),
     ],
 )
@@ -246,11 +256,31 @@ def test_missing_columns_of_a_parquet_file_are_null(tmp_path):
         ({"time": pa.array([1], pa.timestamp("us", tz="UTC")), "duration_s": ["x"]}, "duration_s is string"),
         ({"time": pa.array([2**60], pa.timestamp("us", tz="UTC"))}, "not between 1970 and 2200"),
         ({"time": pa.array([None], pa.timestamp("us", tz="UTC"))}, "have no time"),
+        ({"time": pa.array([1], pa.timestamp("us", tz="UTC")), "duration_s": [True]}, "duration_s is bool"),
+        ({"time": pa.array([1], pa.timestamp("us", tz="UTC")), "cluster": [" "]}, "the cluster's name is ' '"),
+        ({"time": pa.array([1], pa.timestamp("us", tz="UTC")), "cluster": ["c" * 300]}, "a name of 1 to 192 letters"),
     ],
 )
 def test_parquet_files_that_break_the_contract_are_named(tmp_path, columns, message):
     with pytest.raises(LoadmasterError, match=message):
         parquet(tmp_path, "requests", columns)
+
+
+def test_a_column_that_is_there_twice_is_named(tmp_path):
+    time = pa.array([1], pa.timestamp("us", tz="UTC"))
+    pq.write_table(pa.table([time, [1.0], [2.0]], names=["time", "duration_s", "duration_s"]), tmp_path / "x.parquet")
+    config = ParquetConfig({"requests": [str(tmp_path / "x.parquet")]})
+    with pytest.raises(LoadmasterError, match="'duration_s' is there twice"):
+        ingest(IngestConfig("parquet", parquet=config), ALL, tmp_path / "raw")
+
+
+@pytest.mark.parametrize("cluster", ["../../elsewhere", "/tmp/x", "arn:aws:eks:eu-1:1:cluster/prod", ".."])
+def test_a_clusters_name_never_leads_out_of_its_partition(tmp_path, cluster):
+    time = pa.array([1767607200000000123], pa.timestamp("ns", tz="UTC"))
+    manifest = parquet(tmp_path, "requests", {"time": time, "cluster": [cluster], "duration_s": [1.0]})
+    assert manifest.clusters == [cluster]
+    [file] = (tmp_path / "raw" / "requests" / "date=2026-01-05").glob("cluster=*/part-*.parquet")
+    assert pq.read_table(file, partitioning=None)["cluster"].to_pylist() == [cluster]
 
 
 def test_a_file_that_is_no_parquet_is_named(tmp_path):
