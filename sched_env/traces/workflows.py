@@ -66,6 +66,10 @@ def load(trace: Any, scenario: WorkflowScenario) -> tuple[tuple[Dag, ...], NodeT
         if strange or not trace:
             raise ConfigError(f"the trace holds {strange[0] if strange else 'no workflow'}", "Dags, at least one")
         return tuple(trace), nodes
+    if trace is not None and not isinstance(trace, str | Path):
+        raise ConfigError(
+            f"the trace is a {type(trace).__name__}", "workflows (Dag), or the path of WfFormat documents"
+        )
     source = str(trace if trace is not None else scenario.trace)
     if source == SYNTHETIC:
         return _generated(

@@ -142,7 +142,7 @@ def offer(
 def observe(plan: Plan, state: State, out: Buffers, b: int) -> int:
     """Write the observation of the present task and return how many nodes can hold it.
 
-    The columns that never change (capacities, price, speed) are written once, when the environment is made.
+    The columns that never change (capacities, price, speed, network) are written once, when the environment is made.
     """
     row = state.cursor[b, FIRST] + state.cursor[b, NEXT]
     task, flow = plan.tasks[row], plan.flows[state.cursor[b, FLOW]]
@@ -156,16 +156,16 @@ def observe(plan: Plan, state: State, out: Buffers, b: int) -> int:
         count += fit
         earliest = min(earliest, start) if fit else earliest
         (
-            candidates[n, 6],
             candidates[n, 7],
             candidates[n, 8],
             candidates[n, 9],
             candidates[n, 10],
             candidates[n, 11],
             candidates[n, 12],
+            candidates[n, 13],
         ) = outlook(ready, start, run, billed, plan.nodes[n, PRICE], makespan, tail, inverse, inverse_least)
-        candidates[n, 4] = state.nodes[b, n, TASKS]
-        candidates[n, 5] = moved
+        candidates[n, 5] = state.nodes[b, n, TASKS]
+        candidates[n, 6] = moved
     size = float(state.cursor[b, SIZE])
     request = out.request[b]
     request[0], request[1], request[2] = cpu, mem, task[RUNTIME] * inverse

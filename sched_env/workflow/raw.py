@@ -69,6 +69,7 @@ def raw_fields(env: WorkflowVectorEnv, b: int) -> tuple[dict[str, Floats], dict[
         "mem_capacity": table.mem,
         "price": plan.nodes[:, PRICE].copy(),
         "speed": table.speed,
+        "net_capacity": table.net,
         "tasks": tasks,
         "moved_mb": moved_mb,
         "ready_s": ready_s,

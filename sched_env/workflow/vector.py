@@ -58,7 +58,8 @@ class WorkflowVectorEnv(PlacementVectorEnv):
         self.most_tasks = int(np.diff(self.plan.first).max())
         self.state = empty_state(num_envs, len(nodes), self.most_tasks, int(np.diff(self.plan.parents).max()))
         for block in (self.buffers.candidates, self.buffers.final_candidates):
-            for column, values in enumerate((nodes.cpu, nodes.mem, nodes.price_usd_per_hour, nodes.speed)):
+            fixed = (nodes.cpu, nodes.mem, nodes.price_usd_per_hour, nodes.speed, nodes.net)
+            for column, values in enumerate(fixed):
                 block[:, :, column] = values
 
     def use(self, order: Order) -> None:

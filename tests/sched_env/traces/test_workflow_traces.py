@@ -147,7 +147,12 @@ def test_wrong_files_are_named(tmp_path):
 
 def test_tables_are_taken_as_they_are_and_other_things_refused():
     assert workflows.load([dag()], SCENARIO)[0][0].name == "w"
-    for wrong, message in (([], "no workflow"), ([dag(), 3], "holds int"), ((dag(), "x"), "holds str")):
+    for wrong, message in (
+        ([], "no workflow"),
+        ([dag(), 3], "holds int"),
+        ((dag(), "x"), "holds str"),
+        (3, "is a int"),
+    ):
         with pytest.raises(ConfigError, match=message):
             workflows.load(wrong, SCENARIO)
 

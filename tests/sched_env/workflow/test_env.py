@@ -175,8 +175,9 @@ def test_a_replay_rebuilds_every_state(tmp_path):
 
 
 def test_a_policy_for_workflows_is_not_taken_for_one_of_single_functions():
-    spec = features.spec("workflow")
-    assert spec.problem == "functions"
+    spec, other = features.spec("workflow"), features.spec("functions")
+    assert spec.problem == other.problem
+    assert len(spec.candidate) != len(other.candidate)  # so that even a bare ONNX file is refused
     with pytest.raises(BundleError, match="candidate features of functions"):
         check_spec(spec)
 
@@ -184,7 +185,7 @@ def test_a_policy_for_workflows_is_not_taken_for_one_of_single_functions():
 def test_raw_fields_left_out_take_their_defaults():
     seen = features.build("workflow", {"cpu_capacity": np.array([4.0, 0.5])}, {"runtime_s": 30.0})
     assert seen.mask.tolist() == [True, False]
-    assert seen.candidates[0, 9] == 0.5  # 30 s of a critical path of 60
+    assert seen.candidates[0, 10] == 0.5  # 30 s of a critical path of 60
     assert np.isfinite(seen.candidates).all()
 
 

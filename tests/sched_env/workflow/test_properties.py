@@ -83,7 +83,7 @@ def choose(env, style, rng):
     if style == "last":
         return mask.shape[1] - 1 - mask[:, ::-1].argmax(axis=1)
     if style == "latest":  # where it ends last: long waits and large gaps
-        return np.where(mask, env.buffers.candidates[:, :, 9], -1.0).argmax(axis=1)
+        return np.where(mask, env.buffers.candidates[:, :, 10], -1.0).argmax(axis=1)
     return np.where(mask, rng.random(mask.shape), -1.0).argmax(axis=1)
 
 
