@@ -96,4 +96,4 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _in_nanoseconds(kind: pa.DataType) -> bool:
-    return pa.types.is_timestamp(kind) and kind.unit == "ns"
+    return bool(pa.types.is_timestamp(kind) and kind.unit == "ns")
