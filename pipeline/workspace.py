@@ -21,6 +21,7 @@ from typing import Annotated
 import msgspec
 import yaml
 
+from pipeline.registering import places
 from pipeline.settings import load, var
 from sched_env.errors import ConfigError, run_cli
 
@@ -75,14 +76,15 @@ def create(run_id: str, *, source: Path, home: Path, days: tuple[date, date] | N
 
 
 def _configure_dvc(workspace: Path, home: Path) -> None:
-    cache, remote = home / "dvc" / "cache", home / "dvc" / "remote"
-    for folder in (cache, remote):
+    cache, embedded = home / "dvc" / "cache", home / "dvc" / "remote"
+    for folder in (cache, embedded):
         folder.mkdir(parents=True, exist_ok=True)
-    # A run that names its own remote (S3) in .dvc/config keeps it; the embedded folder is only the default.
+    # A run that names its own remote in .dvc/config keeps it; otherwise its data goes where the bundles go.
     config = (workspace / ".dvc" / "config").read_text()
     lines = f"[cache]\n    dir = {cache}\n    type = hardlink,copy\n"
     if "remote =" not in config:
-        lines += f"[core]\n    remote = embedded\n['remote \"embedded\"']\n    url = {remote}\n"
+        remote = os.environ.get(places.DVC_REMOTE_ENV) or embedded
+        lines += f"[core]\n    remote = registry\n['remote \"registry\"']\n    url = {remote}\n"
     (workspace / ".dvc" / "config.local").write_text(lines)
 
 

@@ -111,6 +111,7 @@ def _object_faults(md5: str, what: str) -> Iterator[Finding]:
         if path.is_file() and not is_right(path, md5):
             yield Finding(str(path), f"changed: not the bytes of {what}")
     if find(md5) is None:
-        yield Finding(str(object_path(stores()[-1], md5)), f"missing: the bytes of {what} are in no store")
+        where = "in no store" if remote else f"not in the cache; registry restore asks {places.dvc_remote()}"
+        yield Finding(str(object_path(stores()[-1], md5)), f"missing: the bytes of {what} are {where}")
     elif remote and not object_path(remote, md5).is_file():
         yield Finding(str(object_path(remote, md5)), f"missing in the DVC remote: {what} could not be restored")

@@ -133,4 +133,7 @@ def _clean_objects(chain: Chain, gone: set[str], before: float, *, remote: bool,
                 removed, freed = removed + 1, freed + path.lstat().st_size
                 if not dry_run:
                     path.unlink()
-    return [f"{removed} DVC objects, {freed} bytes"] if removed else []
+    done = [f"{removed} DVC objects, {freed} bytes"] if removed else []
+    if remote and folder is None:
+        done.append(f"nothing of {places.dvc_remote()}: only a remote that is a folder is cleaned")
+    return done

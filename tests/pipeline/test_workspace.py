@@ -54,7 +54,13 @@ def test_a_remote_of_the_users_own_is_kept(source, var):
     (source / ".dvc" / "config").write_text("[core]\n    remote = s3\n['remote \"s3\"']\n    url = s3://bucket\n")
     git(source, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qam", "remote")
     path = workspace.create(RUN, source=source, home=var)
-    assert "embedded" not in (path / ".dvc" / "config.local").read_text()
+    assert "remote =" not in (path / ".dvc" / "config.local").read_text()
+
+
+def test_data_goes_to_the_remote_of_the_registry(source, var, monkeypatch):
+    monkeypatch.setenv("LOADMASTER_DVC_REMOTE", "s3://bucket/loadmaster")
+    path = workspace.create(RUN, source=source, home=var)
+    assert "url = s3://bucket/loadmaster\n" in (path / ".dvc" / "config.local").read_text()
 
 
 def test_a_second_call_takes_the_workspace_as_it_is(source, var):
