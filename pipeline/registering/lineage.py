@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,10 @@ from pipeline.registering import bundles, dvc_objects, places
 from pipeline.registering.chain import Chain
 from pipeline.registering.runs import branch_of
 from sched_env.contracts.bundle import POLICY_FILE
+
+CONSTRAINTS = "constraints.txt"
+NUMERICAL = ("torch", "numpy", "numba", "stable-baselines3", "sb3-contrib", "gymnasium", "onnx", "onnxscript", "duckdb")
+"""Packages whose versions can change the last bit of a policy, or the way it is written down."""
 
 SCORE_TOLERANCE = 1e-6
 """How far scores of a rebuilt policy may be off when its bytes differ (another CPU, another order of sums)."""
@@ -111,12 +117,21 @@ def rebuild(chain: Chain, digest: str, target: Path, *, first_stage: str, last_s
     )
     _dvc(target, "pull", "--quiet", first_stage)
     _dvc(target, "repro", "--no-run-cache", last_stage.format(problem=thread.problem))
-    return _compare(
-        bundles.approved(chain, find_record(chain, digest), history=True), target / "data" / "bundles" / thread.problem
-    )
+    original = bundles.approved(chain, find_record(chain, digest), history=True)
+    return compare(original, target / "data" / "bundles" / thread.problem, constraints=target / CONSTRAINTS)
 
 
-def _compare(original: Path, rebuilt: Path) -> str:
+def compare(original: Path, rebuilt: Path, *, constraints: Path) -> str:
+    """Say how a rebuilt bundle's policy compares with the original: same bytes, or same scores and why not the bytes.
+
+    Args:
+        original: The bundle that was approved.
+        rebuilt: The one just made.
+        constraints: The package versions of the run's commit.
+
+    Raises:
+        RegistryError: The scores differ by more than the tolerance.
+    """
     before, after = (original / POLICY_FILE).read_bytes(), (rebuilt / POLICY_FILE).read_bytes()
     if before == after:
         return f"same bytes: {POLICY_FILE} has SHA-256 {hashlib.sha256(after).hexdigest()} both times"
@@ -134,9 +149,27 @@ def _compare(original: Path, rebuilt: Path) -> str:
         raise RegistryError(
             f"the rebuilt policy scores differently, by up to {largest:g}",
             f"the same bytes, or scores within {SCORE_TOLERANCE:g}",
-            "compare Python, torch and CPU of both machines (docs/registry.md)",
+            f"the likely cause: {_why(constraints)}",
         )
-    return f"same scores: the files differ (another torch or CPU), the scores by at most {largest:g}"
+    return f"same scores: the files differ ({_why(constraints)}), the scores by at most {largest:g}"
+
+
+def _why(constraints: Path) -> str:
+    """Name what differs between this machine and the run that could change the bytes of a policy."""
+    lines = constraints.read_text().split() if constraints.exists() else []
+    pinned = dict(line.split("==", 1) for line in lines if "==" in line)
+    other = []
+    for package in NUMERICAL:
+        try:
+            here = metadata.version(package).split("+")[0]
+        except metadata.PackageNotFoundError:
+            here = "none"
+        if package in pinned and pinned[package] != here:
+            other.append(f"{package} {here} here, {pinned[package]} in {constraints.name} of the run")
+    return (
+        "; ".join(other)
+        or f"the packages are those of the run, so another CPU: {platform.processor() or 'unknown'} here"
+    )
 
 
 def _dvc(folder: Path, *arguments: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -101,3 +103,63 @@ def test_verify_says_in_its_exit_code_whether_the_registry_is_whole(history, mon
     code, text = command(monkeypatch, capsys, "verify")
     assert code == registry.EXIT_FINDINGS
     assert "policy.onnx: changed" in text
+
+
+@pytest.fixture
+def two_bundles(tmp_path) -> Callable[[bytes], tuple[Path, Path]]:
+    """A real policy's bundle beside one with another graph file."""
+    sample_bundle = pytest.importorskip("sched_env.sample_bundle")
+
+    def make(policy: bytes) -> tuple[Path, Path]:
+        original, rebuilt = tmp_path / "original", tmp_path / "rebuilt"
+        for folder in (original, rebuilt):
+            folder.mkdir()
+            for name, data in sample_bundle.build(seed=1, hidden=8).items():
+                (folder / name).write_bytes(data)
+        (rebuilt / "policy.onnx").write_bytes(policy)
+        return original, rebuilt
+
+    return make
+
+
+def graph(*, seed: int = 1, nudge: float = 0.0) -> bytes:
+    """The policy as another exporter would have written it: other bytes, the weights moved by ``nudge``."""
+    import onnx
+
+    from sched_env import features, sample_bundle
+
+    model = sample_bundle.graph(features.spec("functions"), seed=seed, hidden=8)
+    model.producer_version = "another"
+    for tensor in model.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT and nudge:
+            moved = onnx.numpy_helper.to_array(tensor) * (1.0 + nudge)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(moved.astype("float32"), tensor.name))
+    return bytes(model.SerializeToString())
+
+
+def test_other_bytes_with_the_same_scores_are_accepted_and_the_cause_is_named(two_bundles, tmp_path) -> None:
+    original, rebuilt = two_bundles(graph())
+    constraints = tmp_path / "constraints.txt"
+    constraints.write_text(f"torch==1.2.3\nnumpy=={metadata.version('numpy')}\n")
+    said = lineage.compare(original, rebuilt, constraints=constraints)
+    assert said.startswith("same scores: the files differ (torch ")
+    assert "here, 1.2.3 in constraints.txt of the run" in said
+    assert "numpy" not in said
+    assert said.endswith("by at most 0")
+    constraints.write_text(f"numpy=={metadata.version('numpy')}\n")
+    assert "so another CPU" in lineage.compare(original, rebuilt, constraints=constraints)
+
+
+def test_other_scores_are_an_error_with_the_size_of_the_difference(two_bundles, tmp_path) -> None:
+    original, rebuilt = two_bundles(graph(nudge=1e-3))
+    with pytest.raises(RegistryError, match=r"scores differently, by up to .*scores within 1e-06.*the likely cause"):
+        lineage.compare(original, rebuilt, constraints=tmp_path / "none.txt")
+    (rebuilt / "policy.onnx").write_bytes(graph(seed=2))
+    with pytest.raises(RegistryError, match="scores differently"):
+        lineage.compare(original, rebuilt, constraints=tmp_path / "none.txt")
+
+
+def test_equal_files_are_told_by_their_hash(two_bundles, tmp_path) -> None:
+    original, rebuilt = two_bundles(b"")
+    (rebuilt / "policy.onnx").write_bytes((original / "policy.onnx").read_bytes())
+    assert lineage.compare(original, rebuilt, constraints=tmp_path / "none.txt").startswith("same bytes: policy.onnx")
