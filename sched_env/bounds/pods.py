@@ -23,8 +23,9 @@ from sched_env.vector import PlacementVectorEnv
 
 PRIMARY = ("resource_violations", -1.0)
 
-SECONDS = 1.0
-"""Time for each program; most need far less."""
+SECONDS, BRANCHES = 20.0, 500
+"""Limits of each program; most need a tenth of a second. Branches come first, so that a bound does not depend on how
+busy the machine is."""
 MOST_NODES = 30
 """Clusters up to this size are solved; larger ones have the bound that always holds, 0."""
 OPTIMAL, STOPPED = 0, 1
@@ -140,7 +141,7 @@ def plan(env: DeployVectorEnv, window: Window, seconds: float = SECONDS) -> Plan
         constraints=limits,
         integrality=np.ones(P * N + K * N),
         bounds=Bounds(0.0, 1.0),
-        options={"time_limit": seconds},
+        options={"time_limit": seconds, "node_limit": BRANCHES},
     )
     if answer.status not in (OPTIMAL, STOPPED):
         raise RuntimeError(f"a window cannot be placed at all: {answer.message}")
