@@ -8,9 +8,10 @@ it, and a simulator that is off by more than ``gate.backtest_tolerance`` makes t
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,8 +87,9 @@ def back_test(
     if live is None:
         return None
     end = windows.span(folder).end
-    # It was trained on data up to windows_end, so it cannot have placed anything before that.
-    start = max(end - timedelta(hours=config.hours), live.windows_end)
+    # Before it went live another policy placed. Without the registry's word (a champion put there by hand) only this
+    # is known: it was trained on data up to windows_end, so it cannot have placed anything before that.
+    start = max(end - timedelta(hours=config.hours), _next_window(live.live_since or live.windows_end))
 
     def skip(reason: str) -> Backtest:
         return Backtest(live.digest, start.isoformat(), end.isoformat(), [], skipped=reason)
@@ -100,6 +102,11 @@ def back_test(
         return skip("the champion has not been live in these windows")
     predicted = (rollout or _champion_rollout(champion, folder))(start, end)
     return compare(live.digest, start, end, predicted, measure(folder, start, end, config.cooldown_s))
+
+
+def _next_window(moment: datetime) -> datetime:
+    """The start of the first window that lies wholly after a moment."""
+    return datetime.fromtimestamp(math.ceil(moment.timestamp() / WINDOW_SECONDS) * WINDOW_SECONDS, UTC)
 
 
 def _champion_rollout(champion: Path, folder: Path) -> Rollout:

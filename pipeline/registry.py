@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from pipeline.errors import RegistryError
+from pipeline.gating.origin import Standing
 from pipeline.registering import bundles, gc, lineage, outcomes, places, restore, runs, views
 from pipeline.registering.chain import Chain
 from pipeline.registering.verify import verify
@@ -43,6 +44,15 @@ def live_bundle(problem: str, home: Path | None = None) -> Path | None:
     chain = Chain.open()
     live = chain.live(problem)
     return bundles.approved(chain, live) if live else None
+
+
+def standing(problem: str) -> Standing:
+    """Say since when the live policy of a problem has answered; there must be one."""
+    chain = Chain.open()
+    digest, since = chain.live_digest(problem), chain.live_since(problem)
+    if digest is None or since is None:
+        raise RegistryError(f"no policy of {problem} is live", "a live record")
+    return Standing(digest, since)
 
 
 def _verify(_: argparse.Namespace) -> int:

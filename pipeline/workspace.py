@@ -21,6 +21,7 @@ from typing import Annotated
 import msgspec
 import yaml
 
+from pipeline.gating.origin import STANDING_FILE
 from pipeline.registering import places
 from pipeline.settings import load, var
 from sched_env.errors import ConfigError, run_cli
@@ -104,12 +105,13 @@ def _write_days(path: Path, days: tuple[date, date] | None) -> None:
 
 def _copy_champions(workspace: Path, home: Path) -> None:
     """Put each live bundle where ``evaluate`` expects the champion; without one the folder keeps its README only."""
-    from pipeline.registry import live_bundle
+    from pipeline.registry import live_bundle, standing
 
     for folder in sorted((workspace / CHAMPIONS).iterdir()):
         bundle = live_bundle(folder.name, home) if folder.is_dir() else None
         if bundle is not None:
             shutil.copytree(bundle, folder, dirs_exist_ok=True)
+            (folder / STANDING_FILE).write_bytes(msgspec.json.encode(standing(folder.name)))
 
 
 def stages(workspace: Path) -> dict[str, list[str]]:

@@ -93,6 +93,15 @@ class Chain:
         flips = [record for record in self.of(problem) if record.state in FLIPS]
         return flips[-1] if flips else None
 
+    def live_since(self, problem: str) -> str | None:
+        """When the live policy began to answer, by the service's word; signing it anew changes nothing of that."""
+        since = None
+        for record in reversed([one for one in self.of(problem) if one.state in FLIPS]):
+            if record.digest != self.live_digest(problem):
+                break
+            since = record.loaded_at or record.decided_at
+        return since
+
     def live_digest(self, problem: str) -> str | None:
         """The digest that is live, as far as the records know."""
         record = self.live(problem)

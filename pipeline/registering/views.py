@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +13,7 @@ from pipeline.contracts.record import PromotionRecord
 from pipeline.registering import bundles
 from pipeline.registering.chain import Chain
 from pipeline.registering.lineage import Thread, find_record, trace
+from pipeline.registering.runs import PREFIX, report_of
 from sched_env.contracts.feature_spec import PROBLEMS
 from sched_env.errors import LoadmasterError
 
@@ -26,12 +29,28 @@ def status(chain: Chain, problem: str | None = None) -> Iterator[str]:
     for name in PROBLEMS:
         if problem in (None, name) and chain.of(name):
             pending = chain.pending(name)
-            yield f"{name}: {chain.live_digest(name) or 'no policy'} is live"
+            live = chain.live_digest(name)
+            since = f" since {chain.live_since(name)}" if live else ""
+            yield f"{name}: {live or 'no policy'} is live{since}{_looks(chain, name, live)}"
             if pending is not None:
                 yield (
                     f"{name}: {pending.digest} was approved by {pending.approver} at {pending.decided_at} and is not "
                     f"live yet: run pipeline.push and pipeline.verify_live (record {pending.sequence})"
                 )
+
+
+def _looks(chain: Chain, problem: str, live: str | None) -> str:
+    """Count the challengers that were judged against what is live: each is one more chance of a pass by luck."""
+    report, said = report_of(problem), Counter[str]()
+    for commit in chain.mirror.refs(f"refs/remotes/origin/{PREFIX}*").values():
+        data = chain.mirror.files(commit, report).get(report)
+        verdict = json.loads(data) if data else {}
+        if verdict.get("champion_digest") == live and verdict.get("digest") != live:
+            said[str(verdict.get("outcome"))] += 1
+    if not said:
+        return ""
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(said.items()))
+    return f"; {sum(said.values())} challengers judged against it ({counts})"
 
 
 def listing(chain: Chain, problem: str | None = None) -> Iterator[str]:

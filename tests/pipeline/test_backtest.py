@@ -16,7 +16,8 @@ from pipeline import backtest
 from pipeline.backtest import Config, back_test, compare, measure, share_above
 from pipeline.contracts.evaluation import Backtest
 from pipeline.contracts.windows import SCHEMA_VERSION, TABLES, VERSION_KEY
-from pipeline.errors import DataError
+from pipeline.errors import DataError, GateError
+from pipeline.gating.origin import Standing
 
 DAY = datetime(2026, 11, 15, tzinfo=UTC)
 END = DAY + timedelta(days=1)
@@ -168,6 +169,21 @@ def test_only_windows_after_the_champions_own_data_count(folder, champion):
     rollout = lambda start, end: asked.append(start) or {"cost_usd": 1.0}  # noqa: E731
     back_test("functions", champion(at(15)), folder, Config(), rollout)
     assert asked == [at(15)]
+
+
+def test_only_windows_wholly_after_the_registry_says_it_went_live_count(folder, champion):
+    asked = []
+    rollout = lambda start, end: asked.append(start) or {"cost_usd": 1.0}  # noqa: E731
+    live = champion(DAY - timedelta(days=3))
+    standing = live / "standing.json"
+    standing.write_bytes(msgspec.json.encode(Standing("sha256:live", (at(16)).isoformat())))
+    back_test("functions", live, folder, Config(), rollout)
+    assert asked == [at(20)]
+    standing.write_bytes(msgspec.json.encode(Standing("sha256:live", END.isoformat())))
+    assert "has not been live" in back_test("functions", live, folder, Config(), rollout).skipped
+    standing.write_bytes(msgspec.json.encode(Standing("sha256:other", END.isoformat())))
+    with pytest.raises(GateError, match="is about sha256:other"):
+        back_test("functions", live, folder, Config(), rollout)
 
 
 def test_reasons_for_no_back_test(folder, champion, tmp_path):

@@ -1,10 +1,12 @@
+import json
 import subprocess
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
 import yaml
 
-from pipeline import workspace
+from pipeline import registry, workspace
+from pipeline.gating.origin import Standing
 from sched_env.errors import ConfigError
 
 PARAMS = "problems: [functions]\ndata: {from: null, to: null}\nnightly: {days: null}\n"
@@ -61,6 +63,18 @@ def test_data_goes_to_the_remote_of_the_registry(source, var, monkeypatch):
     monkeypatch.setenv("LOADMASTER_DVC_REMOTE", "s3://bucket/loadmaster")
     path = workspace.create(RUN, source=source, home=var)
     assert "url = s3://bucket/loadmaster\n" in (path / ".dvc" / "config.local").read_text()
+
+
+def test_a_champion_comes_with_what_the_registry_says_of_it(source, var, tmp_path, monkeypatch):
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    (bundle / "manifest.json").write_text("{}")
+    monkeypatch.setattr(registry, "live_bundle", lambda problem, home: bundle)
+    monkeypatch.setattr(registry, "standing", lambda problem: Standing("sha256:a", "2026-11-16T05:00:00+00:00"))
+    champion = workspace.create(RUN, source=source, home=var) / "champions" / "functions"
+    assert (champion / "manifest.json").exists()
+    said = json.loads((champion / "standing.json").read_text())
+    assert said == {"digest": "sha256:a", "live_since": "2026-11-16T05:00:00+00:00"}
 
 
 def test_a_second_call_takes_the_workspace_as_it_is(source, var):

@@ -177,6 +177,7 @@ def test_a_live_bundle_is_signed_anew_after_its_key_was_revoked(history, service
 
     push.push("functions", service.url)
     assert outcomes.confirm("functions", service.url).counter == 4
+    assert Chain.open().live_since("functions") == live.loaded_at, "the same policy, live all the while"
     assert verify()[1] == []
     assert bundles.files_sha256(places.bundle(live.digest)) == record.bundle_sha256
 

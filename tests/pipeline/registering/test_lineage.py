@@ -84,7 +84,9 @@ def test_list_show_and_diff_say_what_happened(history, monkeypatch, capsys) -> N
     first, second = chain.records[0].digest, chain.records[2].digest
     code, text = command(monkeypatch, capsys, "list", "--problem", "functions")
     assert code == 0
-    assert text.splitlines()[0] == f"functions: {first} is live"
+    # Judged against it: the second run. The rejected third was judged against the second.
+    judged = "1 challengers judged against it (1 pass)"
+    assert text.splitlines()[0] == f"functions: {first} is live since 2026-11-16T09:00:00+00:00; {judged}"
     assert "rejected by bob" in text
     assert "not on a Friday" in text
     assert '"state": "rolled_back"' in command(monkeypatch, capsys, "show", "5")[1]

@@ -10,6 +10,7 @@ import pytest
 from pipeline import promote, push, registry
 from pipeline.contracts.record import record_sha256
 from pipeline.errors import PushError, RegistryError
+from pipeline.gating.origin import Standing
 from pipeline.registering import bundles, outcomes, runs
 from pipeline.registering.chain import Chain
 
@@ -26,6 +27,7 @@ def test_a_promotion_goes_live_and_everything_names_the_same_digest(home, night,
     assert record.digest == manifest.digest == service.policies["functions"]["digest"]
     assert (manifest.lineage.run_id, manifest.lineage.git_commit) == (RUN, record.git_commit)
     assert manifest.gate.outcome == "pass"
+    assert registry.standing("functions") == Standing(record.digest, str(record.loaded_at))
     chain = Chain.open()
     assert [(one.state, one.approver) for one in chain.records] == [("approved", "ada"), ("live", None)]
     assert chain.records[1].previous_record_sha256 == record_sha256(chain.records[0])
