@@ -111,7 +111,7 @@ def _metrics(chain: Chain, digest: str) -> dict[str, float]:
 
 
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
+    if isinstance(value, dict) and value:
         for key, inner in value.items():
             yield from _flat(inner, f"{prefix}.{key}" if prefix else str(key))
     else:
