@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +62,14 @@ def test_error_rates_hold_in_many_more_nights(name, interval):
     lower, upper = found.interval()
     assert truth.least_passed < lower or truth.least_passed == 0.0, "beyond the noise of the simulation"
     assert upper < truth.most_passed or truth.most_passed == 1.0, "beyond the noise of the simulation"
+
+
+def test_the_published_rates_are_of_these_truths_and_kept():
+    published = json.loads((Path(__file__).parents[3] / "docs" / "results" / "error_rates.json").read_text())
+    assert {(row["truth"], row["interval"]) for row in published["rows"]} == {
+        (name, interval) for name in TRUTHS for interval in ("percentile", "bca")
+    }
+    assert all(row["kept"] for row in published["rows"])
 
 
 def test_the_interval_of_a_share_is_the_published_one():
