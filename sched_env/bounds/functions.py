@@ -5,11 +5,12 @@ time the nodes that are billed have held, at each moment of the last cool-down, 
 alive then; and they cost at least what the cheapest set of nodes of that size does (a cover: exact where nodes come in
 few types, otherwise its linear relaxation).
 
-An instance that a policy manages to reject costs nothing, which such a bound must survive. One that cannot be rejected
-counts for all its life: rejecting it needs every node to be short of cores or of memory, and what is alive is too
-little for that. Any other counts for its first ``share`` of a cool-down only, and the look back goes over the rest: if
-it is rejected then every node holds something at that moment, all are billed for a cool-down from there, and no bound
-on the bill in that time can be wrong.
+An instance that a policy manages to reject costs nothing, which such a bound must survive. Some cannot be rejected:
+that needs every node to be short of cores or of memory, and what is alive is too little for it. Any other, if all nodes
+could hold it, is rejected at a price: every node holds something at that moment, so all are billed for a cool-down from
+there. The bound is the least bill over all choices of blocks of time in which a policy rejects, found by dynamic
+programming: in a block the bound before it goes on to hold (up to a rejection nothing is missing, after it everything
+is billed), then everything is billed for a cool-down, and after that only what came later is sure to run.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +36,8 @@ MOST_SETS = 5000
 """Sets of nodes (by how many of each type) up to which covers are exact."""
 MOST_TYPES = 40
 """Types whose pairs give prices of a core and of a GiB for the relaxation; fewer make it weaker, not wrong."""
-SHARES = (0.0, 0.5, 1.0)
-"""Of the cool-down, see above; each gives a bound, and the best counts."""
+BLOCKS_A_COOLDOWN, MOST_BLOCKS = 8, 200
+"""How finely the times of rejections are told apart; coarser is weaker, not wrong, up to a cool-down."""
 MOST_SEQUENCES = 20_000
 """Ways to place everything up to which :func:`optimum` tries them all."""
 HOURS_PER_SECOND = 1.0 / 3600.0
@@ -65,8 +66,30 @@ def lower(trace: FunctionTrace, table: NodeTable, cooldown_s: float) -> float:
     holds = (trace.cpu[:, None] <= table.cpu + FIT_TOLERANCE) & (trace.mem[:, None] <= table.mem + FIT_TOLERANCE)
     certain = _never_rejected(trace, table, holds)
     # What not all nodes can hold may be rejected while the others are free: it counts only if it is certain.
-    counts = certain | holds.all(axis=1)
-    return max(_bill(trace, table, cooldown_s, share, certain, counts) for share in SHARES)
+    counts = certain | (holds.all(axis=1) & (cooldown_s > 0.0))
+    first, last = trace.arrival_s[0], trace.arrival_s[-1]
+    over = float((trace.arrival_s + trace.duration_s).max()) + 2.0 * cooldown_s  # nothing is billed any more
+    whole = _accrued(trace, table, cooldown_s, counts, first, over)
+    if certain[counts].all():
+        return float(whole.usd[-1])
+    block_s = min(max(cooldown_s / BLOCKS_A_COOLDOWN, (last - first) / MOST_BLOCKS), cooldown_s)
+    # The last block ends after the last arrival.
+    edges = np.append(np.arange(first, last + 1.5 * block_s, block_s), over)
+    # Long after a block nothing that came before it is left, and the bill grows as if nothing had been rejected.
+    memory_s = float(trace.duration_s[counts & ~certain].max()) + cooldown_s
+    full = float(table.price_usd_per_hour.sum()) * HOURS_PER_SECOND
+    blocks = edges.size - 2
+    least = np.empty(blocks)  # from the end of a block, when the policy has rejected something in it
+    for k in range(blocks - 1, -1, -1):
+        since, billed_until, forgotten = edges[k + 1], edges[k] + cooldown_s, edges[k + 1] + memory_s
+        later = counts & (certain | (trace.arrival_s >= since))
+        own = _accrued(trace, table, cooldown_s, later, since, forgotten)
+        until = edges[k + 1 :]
+        bill = full * (np.minimum(until, billed_until) - since)
+        bill += own.at(np.clip(until, billed_until, forgotten)) - own.at(billed_until)
+        bill += whole.at(np.maximum(until, forgotten)) - whole.at(forgotten)
+        least[k] = min(bill[-1], (bill[1:-1] + least[k + 1 :]).min(initial=np.inf))
+    return float(min(whole.usd[-1], (whole.at(edges[1:-1]) + least).min()))
 
 
 def _alive(come: Ints, times: Floats, ends: Floats, amounts: Floats) -> Floats:
@@ -105,21 +128,28 @@ def _never_rejected(trace: FunctionTrace, table: NodeTable, holds: NDArray[np.bo
     return result & holds.any(axis=1)
 
 
-def _bill(
-    trace: FunctionTrace,
-    table: NodeTable,
-    cooldown_s: float,
-    share: float,
-    certain: NDArray[np.bool_],
-    counts: NDArray[np.bool_],
-) -> float:
-    ends = trace.arrival_s + np.where(certain, trace.duration_s, np.minimum(trace.duration_s, share * cooldown_s))
-    ends = np.where(counts, ends, trace.arrival_s)
-    times = np.unique(np.concatenate([trace.arrival_s, ends]))
-    come = np.searchsorted(trace.arrival_s, times, side="right")
-    cpu, mem = (_alive(come, times, ends, amounts) for amounts in (trace.cpu, trace.mem))
-    look_back_s = (1.0 - share) * cooldown_s
-    return _integral_of_highest(times, cover(table, cpu, mem), look_back_s) * HOURS_PER_SECOND
+class _Bill(NamedTuple):
+    """How a bill grows: straight between the times."""
+
+    times: Floats
+    usd: Floats
+
+    def at(self, times: Any) -> Any:
+        """Return the bill at times; before the first it is 0, after the last it has its final value."""
+        return np.interp(times, self.times, self.usd)
+
+
+def _accrued(
+    trace: FunctionTrace, table: NodeTable, cooldown_s: float, counts: NDArray[np.bool_], since: float, stop: float
+) -> _Bill:
+    """Return the least bill from a time on, when the instances that count are all placed."""
+    arrival_s, ends = trace.arrival_s[counts], (trace.arrival_s + trace.duration_s)[counts]
+    times = np.unique(np.concatenate([[since], arrival_s, ends, [stop]]))
+    times = times[(times >= since) & (times <= stop)]
+    come = np.searchsorted(arrival_s, times, side="right")
+    cpu, mem = (_alive(come, times, ends, amounts[counts]) for amounts in (trace.cpu, trace.mem))
+    moments, heights = _highest(times, cover(table, cpu, mem), cooldown_s)
+    return _Bill(moments, np.concatenate([[0.0], np.cumsum(heights * np.diff(moments))]) * HOURS_PER_SECOND)
 
 
 def cover(table: NodeTable, cpu: Floats, mem: Floats) -> Floats:
@@ -156,23 +186,23 @@ def _prices(kinds: Floats) -> list[tuple[float, float]]:
     return found
 
 
-def _integral_of_highest(times: Floats, values: Floats, look_back_s: float) -> float:
-    """Integrate the highest value of the last ``look_back_s``; ``values[k]`` holds from ``times[k]``, the last is 0."""
-    ends = np.append(times[1:], times[-1]) + look_back_s
-    moments = np.unique(np.concatenate([times, ends]))
-    total, following = 0.0, 0
+def _highest(times: Floats, values: Floats, look_back_s: float) -> tuple[Floats, Floats]:
+    """Return the highest value of the last ``look_back_s`` as steps; ``values[k]`` holds from ``times[k]`` on."""
+    ends = np.append(times[1:], np.inf) + look_back_s
+    moments = np.unique(np.concatenate([times, ends[:-1]]))
+    heights = np.zeros(moments.size - 1)
     window: deque[int] = deque()  # values that are still highest at some time to come, falling
-    for moment, until in itertools.pairwise(moments.tolist()):
+    following = 0
+    for step, moment in enumerate(moments[:-1].tolist()):
         while following < times.size and times[following] <= moment:
             while window and values[window[-1]] <= values[following]:
                 window.pop()
             window.append(following)
             following += 1
-        while window and ends[window[0]] <= moment:
+        while ends[window[0]] <= moment:
             window.popleft()
-        if window:
-            total += float(values[window[0]]) * (until - moment)
-    return total
+        heights[step] = values[window[0]]
+    return moments, heights
 
 
 def optimum(env: PlacementVectorEnv, start: int, metric: str = PRIMARY[0], sign: float = PRIMARY[1]) -> float:

@@ -40,15 +40,14 @@ def environment(instances, table, cooldown_s):
 def problems(draw):
     size, count = draw(st.integers(1, 6)), draw(st.integers(1, 3))
     column = lambda n, values: draw(st.lists(st.sampled_from(values), min_size=n, max_size=n))  # noqa: E731
-    arrivals = np.cumsum(column(size, [0.0, 5.0, 20.0, 200.0]))
-    instances = trace(
-        arrivals, column(size, [10.0, 60.0, 400.0]), column(size, [0.5, 1.0, 2.0]), column(size, [1.0, 3.0])
-    )
+    arrivals = np.cumsum(column(size, [0.0, 1.0, 5.0, 20.0, 60.0, 200.0]))
+    lives = column(size, [10.0, 60.0, 400.0, 1000.0])
+    instances = trace(arrivals, lives, column(size, [0.5, 1.0, 2.0]), column(size, [1.0, 2.0, 3.0]))
     table = nodes(column(count, [2.0, 3.0]), column(count, [3.0, 6.0]), column(count, [0.1, 0.5, 1.0]))
-    return instances, table, draw(st.sampled_from([0.0, 30.0, 300.0]))
+    return instances, table, draw(st.sampled_from([0.0, 3.0, 30.0, 300.0]))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(problems())
 def test_no_sequence_of_decisions_is_billed_less_than_the_bound(problem):
     instances, table, cooldown_s = problem
