@@ -28,8 +28,8 @@ SECONDS, BRANCHES = 20.0, 500
 busy the machine is."""
 MOST_NODES = 30
 """Clusters up to this size are solved; larger ones have the bound that always holds, 0."""
-OPTIMAL, STOPPED = 0, 1
-"""Of HiGHS: solved, or out of time."""
+OPTIMAL, OUT_OF_TIME = 0, 1
+"""Of scipy's ``milp``; it has no code for a program that stops after so many branches."""
 TOLERANCE = 1e-6
 FREE = -1
 """A pod that may be anywhere, or nowhere: it came later, or may have been displaced."""
@@ -143,8 +143,8 @@ def plan(env: DeployVectorEnv, window: Window, seconds: float = SECONDS) -> Plan
         bounds=Bounds(0.0, 1.0),
         options={"time_limit": seconds, "node_limit": BRANCHES},
     )
-    if answer.status not in (OPTIMAL, STOPPED):
-        raise RuntimeError(f"a window cannot be placed at all: {answer.message}")
+    if answer.status not in (OPTIMAL, OUT_OF_TIME) and (answer.mip_node_count or 0) < BRANCHES:
+        raise RuntimeError(f"the program of a window failed: {answer.message}")
     bound = max(int(np.ceil((answer.mip_dual_bound or 0.0) - TOLERANCE)), 0)
     if answer.x is None:
         return Plan(np.empty(0, np.int64), np.inf, bound)

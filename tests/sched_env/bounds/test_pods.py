@@ -125,6 +125,17 @@ def test_no_rule_beats_the_bound_on_a_generated_trace():
             assert episode["resource_violations"] >= limit
 
 
+def test_a_program_that_stops_after_its_branches_is_still_valid(monkeypatch):
+    env = make_vec("pods/deploy", 1, nodes=4, pods_per_node=6, load=0.75, episode_windows=6, trace_windows=60)
+    windows = pods.windows(env, 0)
+    proved = [pods.plan(env, window, 60.0) for window in windows]
+    monkeypatch.setattr(pods, "BRANCHES", 1)
+    stopped = [pods.plan(env, window, 60.0) for window in windows]
+    assert any(short.bound < short.violations for short in stopped)  # some were not finished
+    for short, full in zip(stopped, proved, strict=True):
+        assert short.bound <= full.violations <= short.violations
+
+
 def test_a_program_without_time_is_still_valid():
     env = make_vec("pods/deploy", 1, trace_windows=30, load=0.75)
     window = pods.windows(env, 0)[0]
