@@ -112,8 +112,9 @@ def _printer(view: Callable[[argparse.Namespace], Iterable[str]]) -> Callable[[a
 
 
 def _print(lines: Iterable[str]) -> None:
+    """Print lines; what a name or a reason from a record may carry does not reach the terminal as a command."""
     for line in lines:
-        sys.stdout.write(line + "\n")
+        sys.stdout.write("".join(c if c.isprintable() else "?" for c in line) + "\n")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -127,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
 
     one = add("list", "what is live, and every record", _printer(lambda a: views.listing(Chain.open(), a.problem)))
     one.add_argument("--problem", choices=PROBLEMS)
-    one = add("show", "one record in full", _printer(lambda a: [views.shown(Chain.open(), a.record)]))
+    one = add("show", "one record in full", _printer(lambda a: views.shown(Chain.open(), a.record).splitlines()))
     one.add_argument("record", help="sequence, or digest (its beginning is enough)")
     one = add(
         "diff",

@@ -180,8 +180,11 @@ def _impossible(record: PromotionRecord, before: list[PromotionRecord]) -> Itera
     counter = max((other.counter for other in mine), default=0)
     approved = [other for other in mine if other.state == "approved"]
     if record.state == "approved":
-        if not record.approver:
+        if not (record.approver or "").strip():
             yield "approved by nobody"
+        settled = {other.counter for other in mine if other.state in ("live", "failed")}
+        if waiting := [other.sequence for other in approved if other.counter not in settled]:
+            yield f"approved while record {waiting[-1]} was neither live nor failed"
         if record.gate.get("outcome") != "pass":
             yield f"approved although the gate said {record.gate.get('outcome')!r}"
         if record.bundle_sha256 is None:

@@ -159,6 +159,11 @@ def _published(chain: Chain) -> Iterator[Finding]:
                 yield Finding(path, f"lists key {listed[:12]}, which is not trusted here")
         elif path != REVOKED_LIST:
             yield Finding(path, "keys/ holds *.pub, trusted.json and revoked.json only")
+    published = {path.removeprefix(KEYS).removesuffix(".pub") for path in chain.mirror.paths(str(chain.commit))}
+    # Our own newest key is published with the next record; any other came by no way that leaves a trace.
+    mine = {signing.current_key_id()} if signing.private_path().exists() else set()
+    for key in sorted(trusted_here.keys() - published - mine):
+        yield Finding(str(trusted_here[key]), "trusted here, and never published with a record")
     for listed in sorted(_ever_revoked(chain) - revoked_here.keys()):
         yield Finding(
             str(signing.revoked_file()), f"lacks key {listed[:12]}, which was revoked ({REVOKED_LIST} of the branch)"

@@ -14,7 +14,7 @@ import pytest
 from pipeline import registry
 from pipeline.errors import RegistryError
 from pipeline.registering import bundles, lineage, places, views
-from pipeline.registering.chain import Chain
+from pipeline.registering.chain import Chain, append
 from pipeline.registering.runs import branch_of
 
 
@@ -96,6 +96,17 @@ def test_list_show_and_diff_say_what_happened(history, monkeypatch, capsys) -> N
     assert any(line.startswith("data data/bundles/functions:") for line in changes)
     assert not any(line.startswith("data data/raw") for line in changes), "the same data"
     assert not list(views.difference(chain, first, first))
+
+
+def test_words_of_a_record_cannot_command_the_terminal(history, monkeypatch, capsys) -> None:
+    chain = Chain.open()
+    reason = "fine\x1b[2K\nfunctions: sha256:evil is live"
+    append(lambda chain: chain.follow_up(chain.records[4], state="rejected", approver="bob", reason=reason))
+    assert len(Chain.open().records) == len(chain.records) + 1
+    for arguments in (("list",), ("show", "6")):
+        text = command(monkeypatch, capsys, *arguments)[1]
+        assert "\x1b" not in text
+        assert not any(line.startswith("functions: sha256:evil") for line in text.splitlines())
 
 
 def test_verify_says_in_its_exit_code_whether_the_registry_is_whole(history, monkeypatch, capsys) -> None:

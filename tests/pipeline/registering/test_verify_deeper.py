@@ -118,6 +118,13 @@ def retired_key_listed_as_trusted(attack: Attack) -> None:
     attack.add_commit({"keys/trusted.json": json.dumps([*trusted, "0" * 64]).encode()})
 
 
+def stranger_trusted(attack: Attack) -> None:
+    """The right name for the key, a place among the two that may be trusted, and no record of it."""
+    key = attack.root / "thief.pem"
+    signing.create_private(key, p256.new_private_pem(), exclusive=False)
+    (signing.trusted_folder() / f"{p256.key_id(key)}.pub").write_bytes(p256.public_pem(key))
+
+
 def as_link(attack: Attack) -> None:
     """A record committed as a symbolic link: the same blob to us, another file in every checkout."""
     listing = attack.remote.text("ls-tree", "-r", attack.head, path_of(1))
@@ -189,6 +196,12 @@ TAMPERING: dict[str, tuple[Callable[[Attack], object], str, str]] = {
     "commit that is an option of git": (
         lambda a: a.replace(a.forge(2, git_commit="--output=/tmp/x")), "records/000002.json", "not a commit"
     ),
+    "approved by a blank": (
+        lambda a: a.replace(a.forge(2, approver=" ")), "records/000002.json", "approved by nobody"
+    ),
+    "approved while another was on its way": (
+        lambda a: a.replace(a.forge(1, state="rejected")), "records/000002.json", "record 0 was neither live nor failed"
+    ),
     "old record replayed with a new number": (
         lambda a: a.add_commit({
             path_of(6): encode(msgspec.structs.replace(a.records[3], sequence=6)),
@@ -208,6 +221,9 @@ TAMPERING: dict[str, tuple[Callable[[Attack], object], str, str]] = {
     ),
     "revocation taken back everywhere": (withdraw_revocation, "revoked.json", "was revoked"),
     "retired key listed as trusted": (retired_key_listed_as_trusted, "keys/trusted.json", "not trusted here"),
+    "stranger's key trusted": (
+        stranger_trusted, "keys/trusted", "never published"
+    ),
     # Git
     "newest record hidden by a replace ref": (hide_newest_by_replace_ref, "registry-mirror.git", "refs/replace"),
     "replace ref in the remote": (
