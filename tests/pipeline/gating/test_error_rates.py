@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.gating import error_rates
-from pipeline.gating.config import Config
+from pipeline.gating.config import Config, Margin
 from pipeline.gating.error_rates import Rates, nights, truths
 
 TRUTHS = {truth.name: truth for truth in truths(Config())}
@@ -33,6 +33,11 @@ def test_every_guardrail_of_the_default_rules_is_tried():
         "p99_wait_s": 0.04,
         "migrations": 0.10,
     }
+
+
+def test_rules_without_a_guardrail_are_not_tried_on_it():
+    fewer = Config(guardrails={"cost_usd": Margin(relative=0.05)})
+    assert [truth.worse for truth in truths(fewer) if truth.worse] == [{"cost_usd": pytest.approx(0.1)}]
 
 
 def test_equal_policies_pass_as_better_in_at_most_five_per_cent():
