@@ -6,6 +6,7 @@ without a zone are read as UTC; times counted from a trace's own start are count
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -40,6 +41,8 @@ Labels = NDArray[np.object_] | Sequence[str | None] | str | None
 GIB = 2.0**30
 FILES_PER_CHUNK = 25
 """Traces of one small file a machine would otherwise leave thousands of tiny partitions."""
+BATCH_ROWS = 250_000
+"""Rows held at a time, however many a file or a chunk has."""
 
 Format = Literal[
     "bitbrains",
@@ -103,6 +106,8 @@ def _together(chunks: list[Chunk]) -> Callable[[Tally], Rows]:
         for chunk in chunks:
             for table, rows in chunk.read(tally):
                 parts[table].append(rows)
+                if sum(map(len, parts[table])) >= BATCH_ROWS:
+                    yield table, pa.concat_tables(parts.pop(table)).unify_dictionaries()
         for table, found in parts.items():
             yield table, pa.concat_tables(found).unify_dictionaries()
 
@@ -336,8 +341,9 @@ def _vms(path: Path, context: _Context, tally: Tally) -> Rows:
     trace, skipped = vm.read(path, skip_bad=context.config.skip_bad)
     context.skipped(skipped, tally)
     stem = path.name.partition(".")[0]
-    for kind, action in enumerate(("create", "delete")):
-        mine = trace.kind == kind
+    pieces = [slice(low, low + BATCH_ROWS) for low in range(0, len(trace.kind), BATCH_ROWS)]
+    for piece, (kind, action) in itertools.product(pieces, enumerate(("create", "delete"))):
+        mine = piece.start + np.flatnonzero(trace.kind[piece] == kind)
         names = [f"{stem}-{number}" for number in trace.vmid[mine].tolist()]
         size = {"cpu_cores": trace.cpu[mine], "mem_bytes": trace.mem[mine] * GIB}
         yield "events", context.events("vm", action, context.origin_s + trace.time[mine], names, size=size)
