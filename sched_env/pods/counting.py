@@ -1,7 +1,6 @@
 """Sharing and counting, written to be read: what the kernels of ``pods`` must agree with (docs/pods.md).
 
-One node in one window. Additions are in the order of the pods and, within a pod, of its requests, because the
-kernels' sums are compared with these bit for bit.
+One node in one window.
 """
 
 from __future__ import annotations
@@ -21,6 +20,8 @@ SLACK = 1.0 + 1e-9
 """A sum of many demands is rounded: a limit is passed only beyond this factor."""
 INSTANT_S = 1e-6
 """A request that ends within a microsecond of another's arrival has ended."""
+GRAIN = 2.0**-20
+"""Cores and GiB in an environment are whole multiples of this, about a millionth: their sums are exact in any order."""
 P95_ABOVE = 0.05
 """Share of the positions that may lie above the 95th percentile."""
 
@@ -134,7 +135,12 @@ def below(load: Loads, cpu: float, mem: float, threshold: float) -> int:
 
 def demand(size: Floats, duration_s: Floats) -> Floats:
     """Return what requests ask of the window: their size times the share of the window that they last."""
-    result: Floats = size * (np.minimum(duration_s, WINDOW_S) / WINDOW_S)
+    return grained(size * (np.minimum(duration_s, WINDOW_S) / WINDOW_S))
+
+
+def grained(amount: Floats) -> Floats:
+    """Round amounts to whole multiples of ``GRAIN``."""
+    result: Floats = np.rint(amount / GRAIN) * GRAIN
     return result
 
 

@@ -1,7 +1,7 @@
 """The dynamics of ``pods``, compiled: offers, moves, the replay of windows, accounts and observations.
 
-Nothing is carried over from window to window but where the pods are: lists, allocation and loads are made anew from
-the trace. So nothing can leak, and demand falls as it rises.
+Nothing is carried over from window to window but where the pods are: lists, sums and loads are made anew from the
+trace. So nothing can leak, and demand falls as it rises.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from sched_env import draws
 from sched_env.features import pods as features
 from sched_env.jit import called, inline, lean_kernel
-from sched_env.pods.measure import NONE, measure
+from sched_env.pods.measure import NONE, add, link, unlink, with_pod, work_out
 from sched_env.pods.state import (
     ALL_CROWDED,
     ALL_OVER,
@@ -19,12 +19,7 @@ from sched_env.pods.state import (
     ALL_UNDER,
     ALL_UNMET,
     COST,
-    CPU_FIRST,
     CPU_INVERSE,
-    CPU_LAST,
-    CPU_MAX,
-    CPU_MEAN,
-    CPU_P95,
     CPU_REQUEST,
     CPU_SHARES,
     CROWDED,
@@ -32,21 +27,18 @@ from sched_env.pods.state import (
     HEAT,
     HOT,
     MEM,
+    MEM_CHANGE,
     MEM_DEPLOYED,
-    MEM_FIRST,
     MEM_INVERSE,
-    MEM_LAST,
-    MEM_MAX,
     MEM_MEAN,
-    MEM_P95,
     MEM_REQUEST,
     MOVES,
     MOVES_LEFT,
     NEXT,
     NODE,
     OFFERED,
+    OUTSIDE,
     OVER,
-    PEAK,
     PLACE,
     POD,
     PODS,
@@ -90,21 +82,11 @@ def takes(cluster: Cluster, rules: Rules, state: State, b: int, n: int, r: int) 
             cluster.nodes[n, MEM],
             state.nodes[b, n, MEM_DEPLOYED],
             state.nodes[b, n, PODS],
-            cluster.rows[r, MEM_REQUEST],
+            cluster.asks[r, MEM_REQUEST],
             1.0,
             rules.pod_limit,
         )
     )
-
-
-@inline
-def settle(cluster: Cluster, state: State, b: int, n: int, r: int, window: int) -> None:
-    """Give the pod of row r its node for the window."""
-    p = cluster.pods[r, POD]
-    state.pods[b, p, PLACE], state.pods[b, p, SEEN] = n, window
-    if n != NONE:
-        state.nodes[b, n, MEM_DEPLOYED] += cluster.rows[r, MEM_REQUEST]
-        state.nodes[b, n, PODS] += 1.0
 
 
 @inline
@@ -118,47 +100,57 @@ def roomiest(cluster: Cluster, rules: Rules, state: State, b: int, r: int) -> in
     return best
 
 
+@inline
+def settle(cluster: Cluster, rules: Rules, state: State, b: int, n: int, r: int, window: int) -> None:
+    """Give the pod of row r its node for the window."""
+    p, row = cluster.pods[r, POD], r - cluster.window_rows[window]
+    state.pods[b, p, PLACE], state.pods[b, p, SEEN] = n, window
+    if n != NONE:
+        link(state, b, n, row)
+        add(cluster, rules, state, b, n, r, 1.0)
+
+
+@called
+def admit(cluster: Cluster, rules: Rules, state: State, b: int, r: int, window: int) -> int:
+    """Let the pod of row r in where the trace has it, or where there is most room; returns 1 if there is none."""
+    p = cluster.pods[r, POD]
+    stayed = state.pods[b, p, SEEN] == window - 1 and state.pods[b, p, PLACE] != NONE
+    n = NONE if stayed else cluster.pods[r, NODE]
+    if n == NONE or not takes(cluster, rules, state, b, n, r):
+        state.totals[b, DISPLACED] += 1.0 if stayed or n != NONE else 0.0
+        n = roomiest(cluster, rules, state, b, r)
+    settle(cluster, rules, state, b, n, r, window)
+    return int(n == NONE)
+
+
 @called
 def enter(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int, window: int) -> None:
     """Replay a window: pods that stay, those that come, and what all of them do to their nodes."""
     first, stop = cluster.window_rows[window], cluster.window_rows[window + 1]
-    for n in range(cluster.nodes.shape[0]):
-        state.head[b, n] = NONE
-        state.nodes[b, n, MEM_DEPLOYED] = state.nodes[b, n, PODS] = 0.0
+    state.cursor[b, WINDOW], state.cursor[b, HOT] = window, NONE
+    state.cursor[b, MOVES_LEFT] = max(int(rules.budget * (stop - first)), 1)
+    state.head[b] = NONE
+    state.nodes[b] = 0.0
+    state.books[b] = 0.0
+    state.loads[b] = 0.0
+    state.counts[b] = 0
+    newcomers = outside = 0
     for r in range(first, stop):  # who was there keeps its place, unless its request has outgrown the node
         p = cluster.pods[r, POD]
         n = state.pods[b, p, PLACE]
+        state.links[b, r - first, OFFERED] = 0
         if state.pods[b, p, SEEN] == window - 1 and n != NONE and takes(cluster, rules, state, b, n, r):
-            settle(cluster, state, b, n, r, window)
-    for r in range(first, stop):  # the others go where the trace has them, or where there is most room
-        p = cluster.pods[r, POD]
-        if state.pods[b, p, SEEN] == window:
-            continue
-        stayed = state.pods[b, p, SEEN] == window - 1 and state.pods[b, p, PLACE] != NONE
-        n = NONE if stayed else cluster.pods[r, NODE]
-        if n == NONE or not takes(cluster, rules, state, b, n, r):
-            state.totals[b, DISPLACED] += 1.0 if stayed or n != NONE else 0.0
-            n = roomiest(cluster, rules, state, b, r)
-        settle(cluster, state, b, n, r, window)
-    for row in range(stop - first - 1, -1, -1):
-        state.links[b, row, OFFERED] = 0
-        n = state.pods[b, cluster.pods[first + row, POD], PLACE]
-        if n != NONE:
-            state.links[b, row, NEXT] = state.head[b, n]
-            state.head[b, n] = row
+            settle(cluster, rules, state, b, n, r, window)
+        else:
+            newcomers += 1
+    if newcomers > 0:
+        for r in range(first, stop):
+            if state.pods[b, cluster.pods[r, POD], SEEN] != window:
+                outside += admit(cluster, rules, state, b, r, window)
+    state.cursor[b, OUTSIDE] = outside
     for n in range(cluster.nodes.shape[0]):
-        work_out(cluster, rules, state, scratch, b, window, n)
-    state.cursor[b, WINDOW], state.cursor[b, HOT] = window, NONE
-    state.cursor[b, MOVES_LEFT] = max(int(rules.budget * (stop - first)), 1)
-
-
-@inline
-def work_out(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int, window: int, n: int) -> None:
-    """Bring a node's row of the state up to date."""
-    measure(
-        cluster, rules, scratch, state.links[b], state.head[b, n], window, n, NONE, NONE, state.nodes[b, n],
-        state.books[b, n],
-    )  # fmt: skip
+        work_out(cluster, rules, state, scratch, b, n)
+        state.books[b, n, UNOFFERED] = state.nodes[b, n, PODS]
 
 
 @inline
@@ -175,12 +167,13 @@ def count_window(cluster: Cluster, rules: Rules, state: State, b: int) -> float:
         crowded += state.books[b, n, CROWDED]
         if state.nodes[b, n, PODS] > 0.0:
             cost += cluster.nodes[n, PRICE] * HOURS_PER_WINDOW
-    for r in range(first, stop):
-        if state.pods[b, cluster.pods[r, POD], PLACE] == NONE:
-            requests = cluster.row_requests[r + 1] - cluster.row_requests[r]
-            unmet += requests
-            crowded += requests
-            state.totals[b, UNPLACED] += 1.0
+    if state.cursor[b, OUTSIDE] > 0:
+        for r in range(first, stop):
+            if state.pods[b, cluster.pods[r, POD], PLACE] == NONE:
+                requests = cluster.row_requests[r + 1] - cluster.row_requests[r]
+                unmet += requests
+                crowded += requests
+        state.totals[b, UNPLACED] += state.cursor[b, OUTSIDE]
     totals = state.totals[b]
     totals[ALL_OVER] += over
     totals[ALL_UNDER] += under
@@ -202,7 +195,7 @@ def weighted(rules: Rules, over: Any, under: Any, unmet: Any) -> Any:
 @inline
 def moved_weight(cluster: Cluster, rules: Rules, r: int) -> Any:
     """Return what moving the pod of row r takes from the reward of a cluster of one node."""
-    return rules.weight_moved * (cluster.rows[r, CPU_REQUEST] + cluster.rows[r, MEM_REQUEST])
+    return rules.weight_moved * (cluster.asks[r, CPU_REQUEST] + cluster.asks[r, MEM_REQUEST])
 
 
 @inline
@@ -221,15 +214,12 @@ def pick(cluster: Cluster, state: State, b: int, anyway: bool) -> bool:
         if hot == NONE:
             return False
         state.cursor[b, HOT] = hot
-    first = cluster.window_rows[state.cursor[b, WINDOW]]
-    largest, peak, row = NONE, -1.0, state.head[b, hot]
-    while row != NONE:
-        if state.links[b, row, OFFERED] == 0 and cluster.rows[first + row, PEAK] > peak:
-            largest, peak = row, cluster.rows[first + row, PEAK]
+    row = state.head[b, hot]
+    while state.links[b, row, OFFERED] != 0:
         row = state.links[b, row, NEXT]
-    state.links[b, largest, OFFERED] = 1
+    state.links[b, row, OFFERED] = 1
     state.books[b, hot, UNOFFERED] -= 1.0
-    state.cursor[b, ROW] = largest
+    state.cursor[b, ROW] = row
     return True
 
 
@@ -239,13 +229,13 @@ def observe(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) 
 
     The columns that never change (both capacities, price) are written once, when the environment is made.
     """
-    pod = cluster.rows[cluster.window_rows[state.cursor[b, WINDOW]] + state.cursor[b, ROW]]
+    r = cluster.window_rows[state.cursor[b, WINDOW]] + state.cursor[b, ROW]
+    cpu, mem, use = cluster.asks[r, CPU_REQUEST], cluster.asks[r, MEM_REQUEST], cluster.use[r]
     hot, moves_left = state.cursor[b, HOT], float(state.cursor[b, MOVES_LEFT])
-    cpu_change, mem_change = pod[CPU_LAST] - pod[CPU_FIRST], pod[MEM_LAST] - pod[MEM_FIRST]
     request = out.request[b]
-    request[0], request[1] = pod[CPU_REQUEST], pod[MEM_REQUEST]
-    request[2], request[3], request[4], request[5] = pod[CPU_MEAN], pod[CPU_P95], pod[CPU_MAX], cpu_change
-    request[6], request[7], request[8], request[9] = pod[MEM_MEAN], pod[MEM_P95], pod[MEM_MAX], mem_change
+    request[0], request[1] = cpu, mem
+    for column in range(MEM_CHANGE + 1):
+        request[2 + column] = use[column]
     request[10], request[11] = moves_left, rules.price_per_move
     fixed, nodes = cluster.nodes, state.nodes[b]
     candidates, mask = out.candidates[b], out.mask[b]
@@ -255,23 +245,17 @@ def observe(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) 
         moved = 1.0 - here
         node, seen = nodes[n], candidates[n]
         cpu_inverse, mem_inverse = fixed[n, CPU_INVERSE], fixed[n, MEM_INVERSE]
-        fit = fits(
-            here, fixed[n, MEM], node[MEM_DEPLOYED], node[PODS], pod[MEM_REQUEST], moves_left, rules.pod_limit
-        )  # fmt: skip
+        fit = fits(here, fixed[n, MEM], node[MEM_DEPLOYED], node[PODS], mem, moves_left, rules.pod_limit)
         mask[n] = fit
         count += fit
         seen[3] = here
         seen[4] = node[PODS] + moved
-        seen[5] = after(node[CPU_SHARES], pod[CPU_REQUEST], moved, cpu_inverse)
-        seen[6] = after(node[MEM_DEPLOYED], pod[MEM_REQUEST], moved, mem_inverse)
-        seen[7] = after(node[CPU_MEAN], pod[CPU_MEAN], moved, cpu_inverse)
-        seen[8] = after(node[CPU_P95], pod[CPU_P95], moved, cpu_inverse)
-        seen[9] = after(node[CPU_MAX], pod[CPU_MAX], moved, cpu_inverse)
-        seen[10] = after(node[CPU_LAST] - node[CPU_FIRST], cpu_change, moved, cpu_inverse)
-        seen[11] = after(node[MEM_MEAN], pod[MEM_MEAN], moved, mem_inverse)
-        seen[12] = after(node[MEM_P95], pod[MEM_P95], moved, mem_inverse)
-        seen[13] = after(node[MEM_MAX], pod[MEM_MAX], moved, mem_inverse)
-        seen[14] = after(node[MEM_LAST] - node[MEM_FIRST], mem_change, moved, mem_inverse)
+        seen[5] = after(node[CPU_SHARES], cpu, moved, cpu_inverse)
+        seen[6] = after(node[MEM_DEPLOYED], mem, moved, mem_inverse)
+        for column in range(MEM_MEAN):
+            seen[7 + column] = after(node[column], use[column], moved, cpu_inverse)
+        for column in range(MEM_MEAN, MEM_CHANGE + 1):
+            seen[7 + column] = after(node[column], use[column], moved, mem_inverse)
     out.feasible[b] = count
     out.time_s[b] = state.cursor[b, WINDOW] * WINDOW_S
 
@@ -280,26 +264,12 @@ def observe(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) 
 def move(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int, target: int) -> float:
     """Move the offered pod to another node and return the reward of that."""
     window, row, source = state.cursor[b, WINDOW], state.cursor[b, ROW], state.cursor[b, HOT]
-    links, r = state.links[b], cluster.window_rows[window] + row
-    if state.head[b, source] == row:
-        state.head[b, source] = links[row, NEXT]
-    else:
-        before = state.head[b, source]
-        while links[before, NEXT] != row:
-            before = links[before, NEXT]
-        links[before, NEXT] = links[row, NEXT]
-    if state.head[b, target] == NONE or state.head[b, target] > row:
-        links[row, NEXT] = state.head[b, target]
-        state.head[b, target] = row
-    else:
-        before = state.head[b, target]
-        while links[before, NEXT] != NONE and links[before, NEXT] < row:
-            before = links[before, NEXT]
-        links[row, NEXT] = links[before, NEXT]
-        links[before, NEXT] = row
-    state.pods[b, cluster.pods[r, POD], PLACE] = target
-    work_out(cluster, rules, state, scratch, b, window, source)
-    work_out(cluster, rules, state, scratch, b, window, target)
+    r = cluster.window_rows[window] + row
+    unlink(state, b, source, row)
+    add(cluster, rules, state, b, source, r, -1.0)
+    settle(cluster, rules, state, b, target, r, window)
+    work_out(cluster, rules, state, scratch, b, source)
+    work_out(cluster, rules, state, scratch, b, target)
     state.cursor[b, MOVES_LEFT] -= 1
     state.totals[b, MOVES] += 1.0
     state.totals[b, COST] += rules.price_per_move
@@ -387,21 +357,21 @@ def close(state: State, out: Buffers, b: int) -> None:
 @lean_kernel
 def describe(cluster: Cluster, rules: Rules, state: State, scratch: Scratch) -> None:
     """Fill in how each pod of the trace alone goes in each of its windows."""
+    state.head[0] = NONE
     for window in range(cluster.window_rows.size - 1):
         first = cluster.window_rows[window]
+        state.cursor[0, WINDOW] = window
         for row in range(cluster.window_rows[window + 1] - first):
-            measure(
-                cluster, rules, scratch, state.links[0], NONE, window, 0, NONE, row, scratch.node, scratch.book
-            )  # fmt: skip
-            for column in range(MEM_LAST + 1):
-                cluster.rows[first + row, column] = scratch.node[column]
+            with_pod(cluster, rules, state, scratch, 0, 0, row, 1.0)
+            for column in range(MEM_CHANGE + 1):
+                cluster.use[first + row, column] = scratch.node[column]
 
 
 @lean_kernel
 def survey(cluster: Cluster, rules: Rules, state: State, scratch: Scratch) -> None:
     """Find the windows that begin with a decision, pods being where the trace has them."""
     following = NONE
-    for window in range(cluster.window_rows.size - 2, -1, -1):
+    for window in range(cluster.window_rows.size - 3, -1, -1):  # in the last there is nothing left to decide
         for p in range(state.pods.shape[1]):
             state.pods[0, p, SEEN] = NEVER
         enter(cluster, rules, state, scratch, 0, window)

@@ -1,6 +1,7 @@
-"""One node in one window, compiled: the loads of its pods, how they went and what is counted.
+"""One node of an environment, compiled: pods put there and taken away, and what its loads then are.
 
-Equals ``sched_env.pods.counting`` bit for bit: sums run over the pods in the order of the window's rows.
+Demands are whole multiples of ``counting.GRAIN``, so their sums are exact: what is taken away leaves no trace, and a
+node that is kept up to date equals one that is worked out from nothing, bit for bit.
 """
 
 from __future__ import annotations
@@ -12,36 +13,91 @@ from numpy.typing import NDArray
 from sched_env.jit import called, inline
 from sched_env.pods.counting import P95_ABOVE, SLACK
 from sched_env.pods.state import (
+    ALL_CPU,
+    ALL_MEM,
     CPU,
+    CPU_CHANGE,
     CPU_DEMAND,
     CPU_INVERSE,
+    CPU_MAX,
     CPU_MEAN,
+    CPU_P95,
     CPU_REQUEST,
     CPU_SHARES,
     CROWDED,
     HEAT,
     MEM,
+    MEM_CHANGE,
     MEM_DEMAND,
     MEM_DEPLOYED,
     MEM_INVERSE,
+    MEM_MAX,
     MEM_MEAN,
+    MEM_P95,
     MEM_REQUEST,
     NEXT,
-    OFFERED,
     OVER,
     PODS,
     POSITIONS,
     UNDER,
     UNMET,
-    UNOFFERED,
+    WINDOW,
     Cluster,
     Rules,
     Scratch,
+    State,
 )
 from sched_env.traces.tables import Floats
 
 NONE = -1
-"""No row: the end of a list, or nothing to add or leave out."""
+"""No row or no node: the end of a list, a pod that is nowhere."""
+
+
+@inline
+def link(state: State, b: int, n: int, row: int) -> None:
+    """Put a pod into the list of a node, which begins with the last row, the largest pod."""
+    links = state.links[b]
+    if state.head[b, n] < row:
+        links[row, NEXT] = state.head[b, n]
+        state.head[b, n] = row
+        return
+    before = state.head[b, n]
+    while links[before, NEXT] > row:
+        before = links[before, NEXT]
+    links[row, NEXT] = links[before, NEXT]
+    links[before, NEXT] = row
+
+
+@inline
+def unlink(state: State, b: int, n: int, row: int) -> None:
+    """Take a pod out of the list of a node."""
+    links = state.links[b]
+    if state.head[b, n] == row:
+        state.head[b, n] = links[row, NEXT]
+        return
+    before = state.head[b, n]
+    while links[before, NEXT] != row:
+        before = links[before, NEXT]
+    links[before, NEXT] = links[row, NEXT]
+
+
+@inline
+def add(cluster: Cluster, rules: Rules, state: State, b: int, n: int, r: int, sign: float) -> None:
+    """Add what the pod of row r brings to a node (sign 1), or take it away (-1)."""
+    node, book, ask = state.nodes[b, n], state.books[b, n], cluster.asks[r]
+    node[CPU_SHARES] += sign * ask[CPU_REQUEST]
+    node[MEM_DEPLOYED] += sign * ask[MEM_REQUEST]
+    node[PODS] += sign
+    book[ALL_CPU] += sign * ask[CPU_DEMAND]
+    book[ALL_MEM] += sign * ask[MEM_DEMAND]
+    if rules.parallel:
+        return
+    begin = cluster.row_requests[r]
+    count = cluster.row_requests[r + 1] - begin
+    load = state.loads[b, n]
+    for k in range(2 * count):
+        load[k] += sign * cluster.demands[2 * begin + k]
+    state.counts[b, n, count] += int(sign)
 
 
 @inline
@@ -62,82 +118,52 @@ def sort(values: NDArray[Any], size: int) -> None:
 
 
 @inline
-def step_on(links: Any, row: int, extra: int, skip: int) -> tuple[int, int, int]:
-    """Return the next pod of a list with ``extra`` put in and ``skip`` left out, and where the walk then stands."""
-    if row == skip and row != NONE:
-        row = links[row, NEXT]
-    if extra != NONE and (row == NONE or extra < row):
-        return extra, row, NONE
-    if row == NONE:
-        return NONE, NONE, NONE
-    return row, links[row, NEXT], extra
-
-
-@inline
-def add_serial(cluster: Cluster, scratch: Scratch, begin: int, stop: int, size: int) -> int:
-    """Add a pod's requests, the k-th at position k; returns how many positions there are now."""
-    count = stop - begin
-    for k in range(size, count):
-        scratch.load[CPU, k] = scratch.load[MEM, k] = 0.0
-    for k in range(count):
-        scratch.load[CPU, k] += cluster.demands[begin + k, CPU]
-        scratch.load[MEM, k] += cluster.demands[begin + k, MEM]
-    return max(size, count)
-
-
-@inline
-def add_parallel(cluster: Cluster, scratch: Scratch, begin: int, stop: int, size: int) -> None:
-    """Add a pod's requests at all instants at which they are there."""
-    for q in range(begin, stop):
-        low, high = 0, size
-        while low < high:  # the first instant at which the request is there
-            middle = (low + high) >> 1
-            if scratch.numbers[middle] < cluster.instant[q]:
-                low = middle + 1
-            else:
-                high = middle
-        while low < size and scratch.numbers[low] < cluster.until[q]:
-            scratch.load[CPU, low] += cluster.demands[q, CPU]
-            scratch.load[MEM, low] += cluster.demands[q, MEM]
-            low += 1
+def gather(cluster: Cluster, state: State, scratch: Scratch, numbers: Any, b: int, n: int) -> int:
+    """Collect a number of every request on a node, in order; returns how many there are."""
+    first = cluster.window_rows[state.cursor[b, WINDOW]]
+    count, row = 0, state.head[b, n]
+    while row != NONE:
+        for q in range(cluster.row_requests[first + row], cluster.row_requests[first + row + 1]):
+            scratch.numbers[count] = numbers[q]
+            count += 1
+        row = state.links[b, row, NEXT]
+    sort(scratch.numbers, count)
+    return count
 
 
 @called
-def instants(cluster: Cluster, scratch: Scratch, links: Any, head: int, first: int, skip: int, extra: int) -> int:
-    """Collect the instants at which requests arrive on a node, in order, each once; returns how many."""
-    count, row, pending = 0, head, extra
-    while True:
-        row_now, row, pending = step_on(links, row, pending, skip)
-        if row_now == NONE:
-            break
-        for q in range(cluster.row_requests[first + row_now], cluster.row_requests[first + row_now + 1]):
-            scratch.numbers[count] = cluster.instant[q]
-            count += 1
-    sort(scratch.numbers, count)
+def parallel_load(cluster: Cluster, state: State, scratch: Scratch, b: int, n: int) -> int:
+    """Work out a node's load at every instant at which a request arrives there; returns how many there are."""
     size = 0
-    for k in range(count):
+    for k in range(gather(cluster, state, scratch, cluster.instant, b, n)):
         if size == 0 or scratch.numbers[k] != scratch.numbers[size - 1]:
             scratch.numbers[size] = scratch.numbers[k]
             size += 1
-    for k in range(size):
-        scratch.load[CPU, k] = scratch.load[MEM, k] = 0.0
+    for k in range(2 * size):
+        scratch.load[k] = 0.0
+    first, row = cluster.window_rows[state.cursor[b, WINDOW]], state.head[b, n]
+    while row != NONE:
+        for q in range(cluster.row_requests[first + row], cluster.row_requests[first + row + 1]):
+            low, high = 0, size
+            while low < high:  # the first instant at which the request is there
+                middle = (low + high) >> 1
+                if scratch.numbers[middle] < cluster.instant[q]:
+                    low = middle + 1
+                else:
+                    high = middle
+            while low < size and scratch.numbers[low] < cluster.until[q]:
+                scratch.load[2 * low] += cluster.demands[2 * q]
+                scratch.load[2 * low + 1] += cluster.demands[2 * q + 1]
+                low += 1
+        row = state.links[b, row, NEXT]
     return size
 
 
 @called
-def missed(
-    cluster: Cluster, scratch: Scratch, links: Any, head: int, first: int, base: int, skip: int, extra: int, n: int
-) -> tuple[int, int]:
-    """Serve a node's requests smallest first; returns how many are not satisfied, and how many there are."""
-    count, row, pending = 0, head, extra
-    while True:
-        row_now, row, pending = step_on(links, row, pending, skip)
-        if row_now == NONE:
-            break
-        for q in range(cluster.row_requests[first + row_now], cluster.row_requests[first + row_now + 1]):
-            scratch.numbers[count] = cluster.size_rank[q]
-            count += 1
-    sort(scratch.numbers, count)
+def serve(cluster: Cluster, state: State, scratch: Scratch, b: int, n: int, book: Floats) -> None:
+    """Serve a node's requests smallest first and write how many are not satisfied, and how many there are."""
+    base = cluster.row_requests[cluster.window_rows[state.cursor[b, WINDOW]]]
+    count = gather(cluster, state, scratch, cluster.size_rank, b, n)
     unserved, used_cpu, used_mem = 0, 0.0, 0.0
     most_cpu, most_mem = cluster.nodes[n, CPU] * SLACK, cluster.nodes[n, MEM] * SLACK
     for k in range(count):
@@ -147,97 +173,80 @@ def missed(
             used_mem += cluster.served[q, MEM]
         else:
             unserved += 1
-    return unserved, count
-
-
-@inline
-def describe_load(load: Floats, ordered: Floats, size: int, out: Floats, at: int) -> float:
-    """Write mean, 95th percentile, maximum, first and last of a load; returns the maximum."""
-    if size == 0:
-        for column in range(at, at + 5):
-            out[column] = 0.0
-        return 0.0
-    total, highest = 0.0, load[0]
-    for k in range(size):
-        total += load[k]
-        highest = max(highest, load[k])
-    higher = int(P95_ABOVE * size)
-    p95 = highest
-    if higher > 0:
-        for k in range(size):
-            ordered[k] = load[k]
-        sort(ordered, size)
-        p95 = ordered[size - 1 - higher]
-    out[at], out[at + 1], out[at + 2], out[at + 3], out[at + 4] = total / size, p95, highest, load[0], load[size - 1]
-    return float(highest)
+    book[UNMET], book[CROWDED] = unserved, count
 
 
 @called
-def measure(
-    cluster: Cluster,
-    rules: Rules,
-    scratch: Scratch,
-    links: Any,
-    head: int,
-    window: int,
-    n: int,
-    skip: int,
-    extra: int,
-    node: Floats,
-    book: Floats,
-) -> None:
-    """Work a node out from its pods, from nothing.
+def percentile(load: Floats, ordered: Floats, size: int, resource: int) -> float:
+    """Return the lowest load that at most 5 % of the positions exceed."""
+    for k in range(size):
+        ordered[k] = load[2 * k + resource]
+    sort(ordered, size)
+    return float(ordered[size - 1 - int(P95_ABOVE * size)])
 
-    Args:
-        cluster: Trace and nodes.
-        rules: The scenario.
-        scratch: Room.
-        links: The lists of pods of one environment.
-        head: First pod of this node's.
-        window: The window whose requests they answer.
-        n: The node.
-        skip: A pod to leave out, or NONE.
-        extra: A pod to put in, or NONE.
-        node: Written: a row of ``State.nodes``.
-        book: Written: a row of ``State.books``.
-    """
-    first = cluster.window_rows[window]
-    size = 0
+
+@inline
+def recount(
+    cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int, n: int, node: Floats, book: Floats
+) -> None:
+    """Write how a node's loads went, into a row as of ``State.nodes``, and what is counted, as of ``State.books``."""
     if rules.parallel:
-        size = instants(cluster, scratch, links, head, first, skip, extra)
-    shares = memory = cpu_demand = mem_demand = 0.0
-    pods = unoffered = 0
-    row, pending = head, extra
-    while True:
-        row_now, row, pending = step_on(links, row, pending, skip)
-        if row_now == NONE:
-            break
-        r = first + row_now
-        pods += 1
-        unoffered += 1 - links[row_now, OFFERED]
-        shares += cluster.rows[r, CPU_REQUEST]
-        memory += cluster.rows[r, MEM_REQUEST]
-        cpu_demand += cluster.rows[r, CPU_DEMAND]
-        mem_demand += cluster.rows[r, MEM_DEMAND]
-        if rules.parallel:
-            add_parallel(cluster, scratch, cluster.row_requests[r], cluster.row_requests[r + 1], size)
-        else:
-            size = add_serial(cluster, scratch, cluster.row_requests[r], cluster.row_requests[r + 1], size)
+        size, load = parallel_load(cluster, state, scratch, b, n), scratch.load
+    else:
+        size, load = state.counts.shape[2] - 1, state.loads[b, n]
+        while size > 0 and state.counts[b, n, size] == 0:
+            size -= 1
     cpu, mem = cluster.nodes[n, CPU], cluster.nodes[n, MEM]
     most_cpu, most_mem = rules.threshold * cpu * SLACK, rules.threshold * mem * SLACK
     least_cpu, least_mem = rules.under_threshold * cpu, rules.under_threshold * mem
+    total_cpu = total_mem = max_cpu = max_mem = 0.0
     over = under = 0
     for k in range(size):
-        load_cpu, load_mem = scratch.load[CPU, k], scratch.load[MEM, k]
+        load_cpu, load_mem = load[2 * k], load[2 * k + 1]
+        total_cpu += load_cpu
+        total_mem += load_mem
+        max_cpu = max(max_cpu, load_cpu)
+        max_mem = max(max_mem, load_mem)
         over += (load_cpu > most_cpu) | (load_mem > most_mem)
         under += (load_cpu * SLACK < least_cpu) | (load_mem * SLACK < least_mem)
-    cpu_max = describe_load(scratch.load[CPU], scratch.ordered, size, node, CPU_MEAN)
-    mem_max = describe_load(scratch.load[MEM], scratch.ordered, size, node, MEM_MEAN)
-    node[CPU_SHARES], node[MEM_DEPLOYED], node[PODS] = shares, memory, pods
-    unmet = crowded = 0
-    if cpu_demand > cpu * SLACK or mem_demand > mem * SLACK:
-        base = cluster.row_requests[first]
-        unmet, crowded = missed(cluster, scratch, links, head, first, base, skip, extra, n)
-    book[HEAT] = max(cpu_max * cluster.nodes[n, CPU_INVERSE], mem_max * cluster.nodes[n, MEM_INVERSE])
+    positions, last = max(size, 1), 2 * max(size, 1) - 2
+    node[CPU_MEAN], node[MEM_MEAN] = total_cpu / positions, total_mem / positions
+    node[CPU_MAX], node[MEM_MAX] = max_cpu, max_mem
+    node[CPU_P95], node[MEM_P95] = max_cpu, max_mem
+    if int(P95_ABOVE * size) > 0:
+        node[CPU_P95] = percentile(load, scratch.ordered, size, 0)
+        node[MEM_P95] = percentile(load, scratch.ordered, size, 1)
+    node[CPU_CHANGE] = load[last] - load[0] if size > 0 else 0.0
+    node[MEM_CHANGE] = load[last + 1] - load[1] if size > 0 else 0.0
+    book[HEAT] = max(max_cpu * cluster.nodes[n, CPU_INVERSE], max_mem * cluster.nodes[n, MEM_INVERSE])
     book[OVER], book[UNDER], book[POSITIONS] = over, under, size
-    book[UNMET], book[CROWDED], book[UNOFFERED] = unmet, crowded, unoffered
+    book[UNMET] = book[CROWDED] = 0.0
+    if state.books[b, n, ALL_CPU] > cpu * SLACK or state.books[b, n, ALL_MEM] > mem * SLACK:
+        serve(cluster, state, scratch, b, n, book)
+
+
+@called
+def work_out(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int, n: int) -> None:
+    """Bring a node's rows of the state up to date with its pods."""
+    recount(cluster, rules, state, scratch, b, n, state.nodes[b, n], state.books[b, n])
+
+
+@called
+def with_pod(
+    cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int, n: int, row: int, sign: float
+) -> None:
+    """Work out, into ``scratch``, a node with a pod more (sign 1) or less (-1); the state is as before."""
+    r = cluster.window_rows[state.cursor[b, WINDOW]] + row
+    following = state.links[b, row, NEXT]  # in the list of the node where the pod is
+    if sign > 0.0:
+        link(state, b, n, row)
+    else:
+        unlink(state, b, n, row)
+    add(cluster, rules, state, b, n, r, sign)
+    recount(cluster, rules, state, scratch, b, n, scratch.node, scratch.book)
+    add(cluster, rules, state, b, n, r, -sign)
+    if sign > 0.0:
+        unlink(state, b, n, row)
+        state.links[b, row, NEXT] = following
+    else:
+        link(state, b, n, row)

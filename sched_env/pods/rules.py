@@ -11,7 +11,7 @@ from sched_env.heuristics import pods as heuristics
 from sched_env.heuristics.pods import DESCHEDULER, NAMES, SINGLE_MOVE
 from sched_env.jit import inline, lean_kernel
 from sched_env.pods.kernels import after, moved_weight, weighted
-from sched_env.pods.measure import NONE, measure
+from sched_env.pods.measure import with_pod
 from sched_env.pods.state import (
     CPU,
     CPU_INVERSE,
@@ -61,12 +61,11 @@ def all_costs(rules: Rules, state: State, b: int) -> Any:
 
 
 @inline
-def what_if(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int, n: int, skip: int, add: int) -> Any:
-    """Return the costs of a node without one pod or with another."""
-    measure(
-        cluster, rules, scratch, state.links[b], state.head[b, n], state.cursor[b, WINDOW], n, skip, add,
-        scratch.node, scratch.book,
-    )  # fmt: skip
+def what_if(
+    cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int, n: int, row: int, sign: float
+) -> Any:
+    """Return the costs of a node with a pod more or less."""
+    with_pod(cluster, rules, state, scratch, b, n, row, sign)
     return costs(rules, scratch.book)
 
 
@@ -75,7 +74,7 @@ def left_behind(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, 
     """Return the weighted counts of the window, the price of the move included, if the pod went to an unused node."""
     hot, row = state.cursor[b, HOT], state.cursor[b, ROW]
     r = cluster.window_rows[state.cursor[b, WINDOW]] + row
-    without = what_if(cluster, rules, state, scratch, b, hot, row, NONE)
+    without = what_if(cluster, rules, state, scratch, b, hot, row, -1.0)
     return all_costs(rules, state, b) - costs(rules, state.books[b, hot]) + without + moved_weight(cluster, rules, r)
 
 
@@ -84,7 +83,7 @@ def penalty_at(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b
     """Return what the window would have cost in reward with the offered pod on node n, by exact simulation."""
     if n == state.cursor[b, HOT]:
         return all_costs(rules, state, b) / cluster.nodes.shape[0]
-    there = what_if(cluster, rules, state, scratch, b, n, NONE, state.cursor[b, ROW])
+    there = what_if(cluster, rules, state, scratch, b, n, state.cursor[b, ROW], 1.0)
     return max(moved - costs(rules, state.books[b, n]) + there, 0.0) / cluster.nodes.shape[0]
 
 
@@ -114,7 +113,8 @@ def choose(
         if not out.active[b]:
             continue
         hot = state.cursor[b, HOT]
-        pod = cluster.rows[cluster.window_rows[state.cursor[b, WINDOW]] + state.cursor[b, ROW]]
+        r = cluster.window_rows[state.cursor[b, WINDOW]] + state.cursor[b, ROW]
+        pod, mem = cluster.use[r], cluster.asks[r, MEM_REQUEST]
         mean_cpu, mean_mem, evicts, moved = 0.0, 0.0, False, 0.0
         if rule == DESCHEDULER:
             for n in range(N):
@@ -145,7 +145,7 @@ def choose(
                     after(node[MEM_MEAN], pod[MEM_MEAN], 1.0 - here, mem_inverse),
                     after(node[CPU_MAX], pod[CPU_MAX], 1.0 - here, cpu_inverse),
                     after(node[MEM_MAX], pod[MEM_MAX], 1.0 - here, mem_inverse),
-                    after(node[MEM_DEPLOYED], pod[MEM_REQUEST], 1.0 - here, mem_inverse),
+                    after(node[MEM_DEPLOYED], mem, 1.0 - here, mem_inverse),
                     mean_cpu,
                     mean_mem,
                     evicts,

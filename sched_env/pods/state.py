@@ -7,30 +7,31 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.pods.counting import INSTANT_S, demand
+from sched_env.pods.counting import INSTANT_S, demand, grained
 from sched_env.pods.scenario import DeployScenario
-from sched_env.traces.pods import Offsets, PodTrace
+from sched_env.traces.pods import Offsets, PodTrace, offsets
 from sched_env.traces.tables import Floats, NodeTable
 
 CPU, MEM, CPU_INVERSE, MEM_INVERSE, PRICE = range(5)
-"""Columns of ``Cluster.nodes``; CPU and MEM are also those of ``Cluster.demands`` and ``Cluster.served``."""
+"""Columns of ``Cluster.nodes``; CPU and MEM are also those of ``Cluster.served``."""
 POD, NODE = range(2)
 """Columns of ``Cluster.pods``."""
-CPU_MEAN, CPU_P95, CPU_MAX, CPU_FIRST, CPU_LAST, MEM_MEAN, MEM_P95, MEM_MAX, MEM_FIRST, MEM_LAST = range(10)
-"""First columns of ``Cluster.rows`` and ``State.nodes``: how use went in the window."""
-CPU_REQUEST, MEM_REQUEST, CPU_DEMAND, MEM_DEMAND, PEAK = range(10, 15)
-"""Further columns of ``Cluster.rows``; PEAK orders the pods of a node: the largest is offered first."""
-CPU_SHARES, MEM_DEPLOYED, PODS = range(10, 13)
+CPU_REQUEST, MEM_REQUEST, CPU_DEMAND, MEM_DEMAND = range(4)
+"""Columns of ``Cluster.asks``."""
+CPU_MEAN, CPU_P95, CPU_MAX, CPU_CHANGE, MEM_MEAN, MEM_P95, MEM_MAX, MEM_CHANGE = range(8)
+"""Columns of ``Cluster.use`` and first of ``State.nodes``: how use went in the window."""
+CPU_SHARES, MEM_DEPLOYED, PODS = range(8, 11)
 """Further columns of ``State.nodes``."""
-HEAT, OVER, UNDER, POSITIONS, UNMET, CROWDED, UNOFFERED = range(7)
-"""Columns of ``State.books``: the highest share of cpu or memory in use, what is counted, pods not offered yet."""
+HEAT, OVER, UNDER, POSITIONS, UNMET, CROWDED, UNOFFERED, ALL_CPU, ALL_MEM = range(9)
+"""Columns of ``State.books``: the highest share of cpu or memory in use, what is counted, pods not offered yet, what
+all requests together demand of the window."""
 NEXT, OFFERED = range(2)
-"""Columns of ``State.links``: the pods of a node, in the order of the window's rows; -1 ends the list."""
+"""Columns of ``State.links``: the pods of a node, from the window's last row to its first; -1 ends the list."""
 PLACE, SEEN = range(2)
 """Columns of ``State.pods``: the pod's node (-1: none) in the window it was last seen in."""
-WINDOW, ROW, HOT, MOVES_LEFT, STEPS, WINDOWS = range(6)
+WINDOW, ROW, HOT, MOVES_LEFT, STEPS, WINDOWS, OUTSIDE = range(7)
 """Columns of ``State.cursor``: the present window, the offered pod's row in it, the node whose pods are offered, the
-budget, decisions and counted windows of the episode."""
+budget, decisions and counted windows of the episode, pods of the window that fit nowhere."""
 RETURN, ALL_OVER, ALL_UNDER, ALL_POSITIONS, ALL_UNMET, ALL_CROWDED, REQUESTS, MOVES, COST, DISPLACED, UNPLACED = range(
     11
 )
@@ -45,11 +46,13 @@ class Cluster(NamedTuple):
     window_rows: Offsets
     pods: NDArray[np.int32]
     """[rows, 2]"""
-    rows: Floats
-    """[rows, 15]"""
+    asks: Floats
+    """[rows, 4]: what is needed of every pod in every window, apart from what is needed of the offered one."""
+    use: Floats
+    """[rows, 8]: of the pod alone."""
     row_requests: Offsets
     demands: Floats
-    """[requests, 2]: cores and GiB while a request runs."""
+    """[requests x 2]: cores and GiB while a request runs, in turn."""
     served: Floats
     """[requests, 2]: what a request demands of the window as a whole."""
     size_rank: NDArray[np.int32]
@@ -87,7 +90,7 @@ class State(NamedTuple):
     """What changes. B environments, N nodes, L rows in the largest window, P pods."""
 
     cursor: NDArray[np.int64]
-    """[B, 6]"""
+    """[B, 7]"""
     pods: NDArray[np.int32]
     """[B, P, 2]"""
     head: NDArray[np.int32]
@@ -95,9 +98,13 @@ class State(NamedTuple):
     links: NDArray[np.int32]
     """[B, L, 2]"""
     nodes: Floats
-    """[B, N, 13]: what observations need."""
+    """[B, N, 11]: what observations need."""
     books: Floats
-    """[B, N, 7]: what is counted."""
+    """[B, N, 9]: what is counted."""
+    loads: Floats
+    """[B, N, K x 2]: cpu and memory by position, in turn (with ``serial``); K is the most requests of a pod."""
+    counts: NDArray[np.int16]
+    """[B, N, K + 1]: pods of a node by their number of requests (with ``serial``)."""
     totals: Floats
     """[B, 11]"""
 
@@ -106,15 +113,47 @@ class Scratch(NamedTuple):
     """Room for one node at a time; nothing in it outlives a call."""
 
     load: Floats
-    """[2, M]: cpu and memory by position; M is the most requests of a window."""
+    """[M x 2]: cpu and memory by position, in turn (with ``parallel``); M is the most requests of a window."""
     ordered: Floats
     """[M]"""
     numbers: NDArray[np.int32]
     """[M]"""
     node: Floats
-    """[13]: a node of ``State.nodes`` as it would be."""
+    """[11]: a node of ``State.nodes`` as it would be."""
     book: Floats
-    """[7]: the same of ``State.books``."""
+    """[9]: the same of ``State.books``."""
+
+
+def prepared(trace: PodTrace, table: NodeTable) -> PodTrace:
+    """Return the trace as the kernels want it: amounts in whole grains, pods of a window by their largest request.
+
+    The largest is last: lists grow at their heads, and the largest pod of a node is offered first.
+    """
+    rows, windows = trace.pod.size, np.repeat(np.arange(len(trace)), np.diff(trace.window_rows))
+    amounts = {name: grained(getattr(trace, name)) for name in ("cpu_request", "mem_request", "cpu", "mem")}
+    counts = np.diff(trace.row_requests)
+    peak = np.zeros(rows)
+    size = amounts["cpu"] / table.cpu.sum() + amounts["mem"] / table.mem.sum()
+    np.maximum.at(peak, np.repeat(np.arange(rows), counts), size)
+    order = np.lexsort((peak, windows))
+    first = offsets(counts[order])
+    requests = np.repeat(trace.row_requests[:-1][order] - first[:-1], counts[order]) + np.arange(trace.cpu.size)
+    return PodTrace(
+        window_s=trace.window_s,
+        window_rows=trace.window_rows,
+        pod=trace.pod[order],
+        node=trace.node[order],
+        cpu_request=amounts["cpu_request"][order],
+        mem_request=amounts["mem_request"][order],
+        cpu_used=trace.cpu_used[order],
+        mem_used=trace.mem_used[order],
+        row_requests=first,
+        arrival_offset_s=trace.arrival_offset_s[requests],
+        duration_s=trace.duration_s[requests],
+        cpu=amounts["cpu"][requests],
+        mem=amounts["mem"][requests],
+        pod_names=trace.pod_names,
+    )
 
 
 def cluster_of(trace: PodTrace, table: NodeTable) -> Cluster:
@@ -137,9 +176,10 @@ def cluster_of(trace: PodTrace, table: NodeTable) -> Cluster:
         nodes=nodes,
         window_rows=np.array(trace.window_rows),
         pods=np.stack([trace.pod, trace.node], axis=1),
-        rows=_rows_of(trace, served),
+        asks=_asks_of(trace, served),
+        use=np.zeros((trace.pod.size, 8)),  # by ``kernels.describe``
         row_requests=np.array(trace.row_requests),
-        demands=np.stack([trace.cpu, trace.mem], axis=1),
+        demands=np.stack([trace.cpu, trace.mem], axis=1).ravel(),
         served=served,
         size_rank=rank,
         by_size=by_size,
@@ -154,15 +194,14 @@ def _request_spans(trace: PodTrace) -> list[tuple[int, int]]:
     return list(zip(at[:-1].tolist(), at[1:].tolist(), strict=True))
 
 
-def _rows_of(trace: PodTrace, served: Floats) -> Floats:
-    """Return what every pod asks for; how it alone goes in the window is filled in by ``kernels.describe``."""
+def _asks_of(trace: PodTrace, served: Floats) -> Floats:
     count = trace.pod.size
-    rows = np.zeros((count, 15))
-    rows[:, CPU_REQUEST], rows[:, MEM_REQUEST] = trace.cpu_request, trace.mem_request
+    asks = np.zeros((count, 4))
+    asks[:, CPU_REQUEST], asks[:, MEM_REQUEST] = trace.cpu_request, trace.mem_request
     of_row = np.repeat(np.arange(count), np.diff(trace.row_requests))
-    rows[:, CPU_DEMAND] = np.bincount(of_row, served[:, CPU], count)
-    rows[:, MEM_DEMAND] = np.bincount(of_row, served[:, MEM], count)
-    return rows
+    asks[:, CPU_DEMAND] = np.bincount(of_row, served[:, CPU], count)
+    asks[:, MEM_DEMAND] = np.bincount(of_row, served[:, MEM], count)
+    return asks
 
 
 def rules_of(scenario: DeployScenario) -> Rules:
@@ -185,15 +224,18 @@ def rules_of(scenario: DeployScenario) -> Rules:
     )
 
 
-def empty_state(B: int, N: int, trace: PodTrace) -> State:
+def empty_state(B: int, N: int, trace: PodTrace, *, parallel: bool) -> State:
     """Allocate the state; the reset kernel fills it."""
+    most = 0 if parallel else int(np.diff(trace.row_requests).max())
     return State(
-        cursor=np.zeros((B, 6), np.int64),
+        cursor=np.zeros((B, 7), np.int64),
         pods=np.zeros((B, len(trace.pod_names), 2), np.int32),
         head=np.zeros((B, N), np.int32),
         links=np.zeros((B, int(np.diff(trace.window_rows).max()), 2), np.int32),
-        nodes=np.zeros((B, N, 13)),
-        books=np.zeros((B, N, 7)),
+        nodes=np.zeros((B, N, 11)),
+        books=np.zeros((B, N, 9)),
+        loads=np.zeros((B, N, 2 * most)),
+        counts=np.zeros((B, N, most + 1), np.int16),
         totals=np.zeros((B, 11)),
     )
 
@@ -202,9 +244,9 @@ def scratch_of(trace: PodTrace) -> Scratch:
     """Allocate room for the largest node that a window can have: one that holds all of its pods."""
     most = max((stop - first for first, stop in _request_spans(trace)), default=0)
     return Scratch(
-        load=np.zeros((2, most)),
+        load=np.zeros(2 * most),
         ordered=np.zeros(most),
         numbers=np.zeros(most, np.int32),
-        node=np.zeros(13),
-        book=np.zeros(7),
+        node=np.zeros(11),
+        book=np.zeros(9),
     )

@@ -14,11 +14,8 @@ from sched_env.pods import kernels, rules
 from sched_env.pods.counting import loads, requests_of, statistics
 from sched_env.pods.scenario import DeployScenario
 from sched_env.pods.state import (
-    CPU_MAX,
     HOT,
-    MEM_MAX,
     MOVES_LEFT,
-    PEAK,
     PLACE,
     ROW,
     WINDOW,
@@ -28,6 +25,7 @@ from sched_env.pods.state import (
     State,
     cluster_of,
     empty_state,
+    prepared,
     rules_of,
     scratch_of,
 )
@@ -81,14 +79,13 @@ class DeployVectorEnv(PlacementVectorEnv):
         super().__init__(scenario, SPEC, num_envs, len(nodes), seed=seed, copy=copy)
         if trace.node.max() >= len(nodes):
             raise ConfigError(f"the trace has a pod on node {trace.node.max()}", f"nodes 0 to {len(nodes) - 1}")
+        trace = prepared(trace, nodes)
         self.trace, self.table = trace, nodes
         self.rules = rules_of(scenario)
         self.cluster = cluster_of(trace, nodes)
-        self.state = empty_state(num_envs, len(nodes), trace)
+        self.state = empty_state(num_envs, len(nodes), trace, parallel=self.rules.parallel)
         self.scratch = scratch_of(trace)
         kernels.describe(*self.arguments)
-        rows = self.cluster.rows
-        rows[:, PEAK] = rows[:, CPU_MAX] / nodes.cpu.sum() + rows[:, MEM_MAX] / nodes.mem.sum()
         kernels.survey(*self.arguments)
         if self.cluster.next_stress[0] < 0:
             raise ConfigError(

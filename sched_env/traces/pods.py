@@ -71,6 +71,9 @@ class PodTrace:
         if np.any(np.diff(self.window_s) <= 0):
             raise TraceError("PodTrace.window_s does not rise", "windows in order of time, each once")
         _check_offsets("window_rows", self.window_rows, rows)
+        if np.any(np.diff(self.window_rows) == 0):
+            empty = int(np.flatnonzero(np.diff(self.window_rows) == 0)[0])
+            raise TraceError(f"window {empty} of the trace has no pods", "windows that have some; leave it out")
         _check_offsets("row_requests", self.row_requests, requests)
         _check_range("pod", self.pod, 0, len(self.pod_names) - 1)
         _check_range("node", self.node, -1, np.inf)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sched_env.errors import ConfigError
-from sched_env.pods.state import HOT, MOVES_LEFT, ROW
+from sched_env.pods.state import HOT, MEM_DEPLOYED, MOVES_LEFT, ROW
 from sched_env.vector import make_vec
 
 
@@ -123,13 +123,13 @@ def test_the_pod_limit_is_held(trace_of, cluster):
 
 
 def test_a_request_that_outgrows_its_node_is_moved_by_the_cluster(trace_of, cluster):
-    small, big = pod("b", 0, 1.0, request_mem=2.0), pod("b", 0, 1.0, request_mem=7.0)
-    a = pod("a", 0, 9.0, request_mem=5.0)
+    small, big = pod("b", 0, 9.0, request_mem=2.0), pod("b", 0, 9.0, request_mem=7.0)
+    a = pod("a", 0, 1.0, request_mem=5.0)
     env = make(trace_of([a, small], [a, big], [a, big]), cluster((10, 10), (10, 10)))
     env.step([0])
     env.step([0])
     assert hosts(env) == {"a": 0, "b": 1}
-    assert env.state.nodes[0, :, 11].tolist() == [5.0, 7.0]
+    assert env.state.nodes[0, :, MEM_DEPLOYED].tolist() == [5.0, 7.0]
 
 
 def test_reward_and_metrics_of_a_window_by_hand(trace_of, cluster):

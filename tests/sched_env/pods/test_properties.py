@@ -111,7 +111,7 @@ def check(env, b):
     members = lists(env, b)
     assert sorted(row for rows in members for row in rows) == np.flatnonzero(place >= 0).tolist()  # each once
     for n, rows in enumerate(members):
-        assert rows == sorted(rows)
+        assert rows == sorted(rows, reverse=True)
         assert (place[rows] == n).all()
         cpu, mem = env.trace.cpu_request[first:][rows], env.trace.mem_request[first:][rows]
         assert env.state.nodes[b, n, MEM_DEPLOYED] == pytest.approx(mem.sum())
