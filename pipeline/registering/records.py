@@ -128,12 +128,18 @@ def _moment(record: PromotionRecord) -> datetime | None:
 def _rewritten(files: Mapping[str, bytes], revoked: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
     """Hold the chain against the record that was newest when a key was revoked: its thief can sign another past."""
     for key, entry in sorted(revoked.items()):
-        if entry.get("last_record") is None:
-            continue
-        sequence, sha256 = entry["last_record"]
-        data = files.get(path_of(int(sequence)))
+        sequence, sha256 = last_good(entry)
+        data = files.get(path_of(sequence))
         if data is not None and hashlib.sha256(data).hexdigest() != sha256:
-            yield Finding(path_of(int(sequence)), f"not the one that was newest when key {key[:12]} was revoked")
+            yield Finding(path_of(sequence), f"not the one that was newest when key {key[:12]} was revoked")
+
+
+def last_good(entry: Mapping[str, Any]) -> tuple[int, str]:
+    """Sequence and hash of the last record that a revoked key is still good for; -1 for none, and for no clear word."""
+    match entry.get("last_record"):
+        case [int(sequence), str(sha256)]:
+            return sequence, sha256
+    return -1, ""
 
 
 def _own_faults(record: PromotionRecord, sequence: int, before: str | None, data: bytes) -> Iterator[Finding]:
@@ -163,11 +169,9 @@ def _signature_faults(
     except LoadmasterError as error:
         yield Finding(path, error.found.removeprefix(f"{path}: "))
         return
-    if key in revoked:
-        # The chain fixes what the key signed before its revocation; a thief can only append after it.
-        last = revoked[key].get("last_record")
-        if last is None or record.sequence > int(last[0]):
-            yield Finding(path, f"signed by key {key[:12]} after its revocation")
+    # The chain fixes what the key signed before its revocation; a thief can only append after it.
+    if key in revoked and record.sequence > last_good(revoked[key])[0]:
+        yield Finding(path, f"signed by key {key[:12]} after its revocation")
 
 
 def _impossible(record: PromotionRecord, before: list[PromotionRecord]) -> Iterator[str]:

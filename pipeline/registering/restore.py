@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 from pipeline import signing
 from pipeline.contracts.record import PromotionRecord
 from pipeline.errors import RegistryError
@@ -85,7 +87,10 @@ def _push_back(mirror: Repository) -> list[str]:
 def _restore_keys(published: dict[str, bytes], trust: list[str]) -> list[str]:
     if signing.public_keys():
         return []
-    trusted = json.loads(published.get(TRUSTED_LIST, b"[]"))
+    try:
+        trusted = msgspec.json.decode(published.get(TRUSTED_LIST, b"[]"), type=list[str])
+    except msgspec.DecodeError as error:
+        raise RegistryError(f"{TRUSTED_LIST} of the remote: {error}", "a list of key ids") from error
     done = []
     for path, data in sorted(published.items()):
         if not path.endswith(".pub"):

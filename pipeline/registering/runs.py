@@ -10,8 +10,10 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
+
+import msgspec
 
 from pipeline.errors import RegistryError
 from pipeline.registering import places
@@ -72,6 +74,15 @@ def record_run(run_dir: Path, run_id: str) -> Run:
 def report_of(problem: str) -> str:
     """Path of the gate's report in a run's commit."""
     return f"{REPORTS}{problem}/report.json"
+
+
+def read_report(data: bytes) -> dict[str, Any]:
+    """Read a committed report of the gate; empty when it is none, as on a branch that somebody else has pushed."""
+    try:
+        report: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    return report
 
 
 def _tree(clone: Repository) -> str:

@@ -6,10 +6,11 @@ approved (DVC objects, ``var/bundles``, the service's store), every run that a r
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+import msgspec
 
 from pipeline import signing
 from pipeline.errors import RegistryError
@@ -155,7 +156,12 @@ def _published(chain: Chain) -> Iterator[Finding]:
             elif data != known[key].read_bytes():
                 yield Finding(path, f"differs from {known[key]}")
         elif path == TRUSTED_LIST:
-            for listed in sorted(set(json.loads(data)) - trusted_here.keys()):
+            try:
+                listed_keys = msgspec.json.decode(data, type=list[str])
+            except msgspec.DecodeError as error:
+                yield Finding(path, f"not a list of keys ({error})")
+                continue
+            for listed in sorted(set(listed_keys) - trusted_here.keys()):
                 yield Finding(path, f"lists key {listed[:12]}, which is not trusted here")
         elif path != REVOKED_LIST:
             yield Finding(path, "keys/ holds *.pub, trusted.json and revoked.json only")

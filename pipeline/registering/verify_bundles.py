@@ -11,7 +11,7 @@ from pipeline import signing
 from pipeline.contracts.record import PromotionRecord
 from pipeline.registering import bundles, dvc_objects, places
 from pipeline.registering.chain import Chain
-from pipeline.registering.records import Finding
+from pipeline.registering.records import Finding, last_good
 from sched_env import signatures
 from sched_env.contracts.bundle import SIGNATURE_FILE
 from sched_env.errors import LoadmasterError
@@ -98,10 +98,9 @@ def _key_faults(key: str, record: PromotionRecord, *, serving: bool) -> Iterator
     """Judge the key that signed: the service must accept what is in use; history may rest on older keys."""
     revoked = signatures.revocations(signing.revoked_file()).get(key)
     if revoked is not None:
-        last = revoked.get("last_record")
         if serving:
             yield f"in use, and signed by the revoked key {key[:12]} ({revoked.get('reason')}): promote it again"
-        elif last is None or record.sequence > int(last[0]):
+        elif record.sequence > last_good(revoked)[0]:
             yield f"signed by key {key[:12]} after its revocation"
     elif serving and key not in signatures.trusted(signing.trusted_folder()):
         yield f"in use, and signed by the retired key {key[:12]}: the service would refuse it at its next start"

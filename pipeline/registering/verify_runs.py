@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 
 from pipeline.contracts.record import PromotionRecord
 from pipeline.registering import dvc_objects
 from pipeline.registering.chain import Chain
 from pipeline.registering.records import Finding
-from pipeline.registering.runs import branch_of, report_of
+from pipeline.registering.runs import branch_of, read_report, report_of
 
 LOCK = "dvc.lock"
 
@@ -42,7 +41,7 @@ def _content(chain: Chain, record: PromotionRecord, *, data: bool) -> Iterator[F
     lock = files.get(LOCK)
     if lock is not None and hashlib.sha256(lock).hexdigest() != record.dvc_lock_sha256:
         yield Finding(LOCK, f"{where} is not the one that record {record.sequence} names")
-    if report in files and json.loads(files[report]) != record.gate:
+    if report in files and read_report(files[report]) != record.gate:
         yield Finding(report, f"{where} differs from the report in record {record.sequence}")
     if lock is not None and data:
         committed = chain.mirror.paths(record.git_commit)

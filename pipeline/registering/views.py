@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +12,7 @@ from pipeline.contracts.record import PromotionRecord
 from pipeline.registering import bundles
 from pipeline.registering.chain import Chain
 from pipeline.registering.lineage import Thread, find_record, trace
-from pipeline.registering.runs import PREFIX, report_of
+from pipeline.registering.runs import PREFIX, read_report, report_of
 from sched_env.contracts.feature_spec import PROBLEMS
 from sched_env.errors import LoadmasterError
 
@@ -44,8 +43,8 @@ def _looks(chain: Chain, problem: str, live: str | None) -> str:
     report, said = report_of(problem), Counter[str]()
     for commit in chain.mirror.refs(f"refs/remotes/origin/{PREFIX}*").values():
         data = chain.mirror.files(commit, report).get(report)
-        verdict = json.loads(data) if data else {}
-        if verdict.get("champion_digest") == live and verdict.get("digest") != live:
+        verdict = read_report(data or b"")
+        if verdict and verdict.get("champion_digest") == live and verdict.get("digest") != live:
             said[str(verdict.get("outcome"))] += 1
     if not said:
         return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pipeline import p256, signing
+from pipeline import p256, registry, signing
 from pipeline.contracts.record import record_sha256
 from pipeline.errors import RegistryError
 from pipeline.registering import bundles, places, restore
@@ -224,6 +225,14 @@ TAMPERING: dict[str, tuple[Callable[[Attack], object], str, str]] = {
     "stranger's key trusted": (
         stranger_trusted, "keys/trusted", "never published"
     ),
+    "list of trusted keys garbled": (
+        lambda a: a.add_commit({"keys/trusted.json": b"{}"}), "keys/trusted.json", "not a list of keys"
+    ),
+    "revocation without a clear last record": (
+        lambda a: (stolen_and_revoked(a), signing.revoked_file().write_text(
+            re.sub(r'"last_record": \[[^]]*\]', '"last_record": "the newest"', signing.revoked_file().read_text()))),
+        "records/000000.json", "after its revocation",
+    ),
     # Git
     "newest record hidden by a replace ref": (hide_newest_by_replace_ref, "registry-mirror.git", "refs/replace"),
     "replace ref in the remote": (
@@ -285,6 +294,16 @@ def test_tampering_is_found_with_file_and_reason(attack, name) -> None:
     hits = [one for one in findings if file in one.file and re.search(reason, one.reason)]
     assert hits, f"{file}: {reason} is not among {[str(one) for one in findings][:20]}"
     assert len(findings) < 50
+
+
+def test_a_branch_of_somebody_else_among_the_runs_does_no_harm(attack, monkeypatch, capsys) -> None:
+    report = {"reports/gate/functions/report.json": b"["}
+    commit = attack.remote.commit(report, "not ours\n", parent=None, when="2026-11-16T00:00:00Z")
+    attack.remote.run("update-ref", "refs/heads/runs/not-ours", commit)
+    assert verify()[1] == []
+    monkeypatch.setattr(sys, "argv", ["registry", "list"])
+    assert registry.main() == 0
+    assert "is live" in capsys.readouterr().out
 
 
 def test_a_replace_ref_does_not_change_what_is_read(attack) -> None:
