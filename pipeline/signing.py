@@ -125,11 +125,15 @@ def verify_bytes(data: bytes, signature: bytes, keys: dict[str, Path], *, source
         )
     key: Any = serialization.load_pem_public_key(path.read_bytes())
     try:
-        key.verify(base64.b64decode(claim.signature), data, ec.ECDSA(hashes.SHA256()))
+        raw = base64.b64decode(claim.signature, validate=True)
+        key.verify(raw, data, ec.ECDSA(hashes.SHA256()))
     except (InvalidSignature, ValueError) as error:
         raise RegistryError(
             f"{source}: the signature of key {claim.key_id[:12]} does not match", "unchanged bytes"
         ) from error
+    # Blanks, or bits that base64 leaves unused, would let a changed file pass for the one that was written.
+    if encode(RecordSignature(claim.key_id, base64.b64encode(raw).decode())) != signature:
+        raise RegistryError(f"{source}: the signature is not in canonical form", "the file as it was written")
     return claim.key_id
 
 

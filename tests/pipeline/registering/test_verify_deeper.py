@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pipeline import p256, registry, signing
 from pipeline.contracts.record import record_sha256
@@ -19,7 +21,7 @@ from pipeline.errors import RegistryError
 from pipeline.registering import bundles, places, restore
 from pipeline.registering.chain import ANCHOR, DVC_CONFIG, Chain
 from pipeline.registering.git import Repository
-from pipeline.registering.records import path_of, signature_path_of
+from pipeline.registering.records import examine, path_of, signature_path_of
 from pipeline.registering.verify import verify
 from sched_env.contracts import encode
 
@@ -171,6 +173,14 @@ def deep(attack: Attack) -> None:
     attack.replace({path_of(2): data})
 
 
+@pytest.fixture
+def committed(history) -> tuple[dict[str, bytes], dict[str, Path]]:
+    """The files of all records, and the keys that are good for them."""
+    files = mirror().files("refs/remotes/origin/promotions", "records/")
+    assert examine(files, signing.public_keys(), {})[1] == []
+    return files, signing.public_keys()
+
+
 TAMPERING: dict[str, tuple[Callable[[Attack], object], str, str]] = {
     # Records
     "records of two problems swapped": (
@@ -294,6 +304,17 @@ def test_tampering_is_found_with_file_and_reason(attack, name) -> None:
     hits = [one for one in findings if file in one.file and re.search(reason, one.reason)]
     assert hits, f"{file}: {reason} is not among {[str(one) for one in findings][:20]}"
     assert len(findings) < 50
+
+
+@given(st.data())
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_bit_of_a_record_or_its_signature_can_change_unnoticed(committed, data) -> None:
+    files, keys = committed
+    path = data.draw(st.sampled_from(sorted(files)))
+    changed = bytearray(files[path])
+    changed[data.draw(st.integers(0, len(changed) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    findings = examine({**files, path: bytes(changed)}, keys, {})[1]
+    assert any(Path(path).stem in finding.file for finding in findings), f"{path}: {bytes(changed)!r}"
 
 
 def test_a_branch_of_somebody_else_among_the_runs_does_no_harm(attack, monkeypatch, capsys) -> None:
