@@ -45,7 +45,7 @@ CASES: list[tuple[str, str, int, dict[str, Any]]] = [
     ("jobs cpn", "jobs/cpn", 1000, {"cards": 1000, "episode_jobs": 5000}),
     ("jobs cpn", "jobs/cpn", 5000, {"cards": 5000, "episode_jobs": 15000}),
     # Ten pods and fifty requests a node in a window; so hot that the budget, not the last stressed node, ends a window.
-    ("pods deploy", "pods/deploy", 100, {"n_node": 100, "load": 0.6, "trace_windows": 144}),
+    ("pods deploy", "pods/deploy", 100, {"n_node": 100, "load": 0.6, "trace_windows": 60}),
     ("pods deploy", "pods/deploy", 1000, {"n_node": 1000, "load": 0.6, "trace_windows": 24, "episode_windows": 12}),
     ("pods deploy", "pods/deploy", 5000, {"n_node": 5000, "load": 0.6, "trace_windows": 12, "episode_windows": 6}),
 ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sched_env.errors import ConfigError
-from sched_env.traces import synthetic_pods
+from sched_env.traces import public_pods, synthetic_pods
 from sched_env.traces.pods import PodTrace
 from sched_env.traces.tables import NodeTable
 
@@ -19,7 +20,7 @@ SYNTHETIC = "synthetic"
 def load(trace: Any, scenario: DeployScenario) -> tuple[PodTrace, NodeTable]:
     """Return the trace and nodes asked for, or the scenario's own; what was made before is not made again.
 
-    ``trace`` is a (PodTrace, NodeTable) pair, a PodTrace for the scenario's nodes, a path, or None.
+    ``trace`` is a (PodTrace, NodeTable) pair, a PodTrace for the scenario's nodes, a public trace's folder, or None.
     """
     price = scenario.node_price_usd_per_hour
     nodes = _nodes(
@@ -38,11 +39,16 @@ def load(trace: Any, scenario: DeployScenario) -> tuple[PodTrace, NodeTable]:
             scenario.nodes, scenario.node_cpu_cores, scenario.node_mem_gib, scenario.trace_windows,
             scenario.pods_per_node, scenario.load, scenario.requests_per_pod, scenario.churn, scenario.trace_seed,
         ), nodes  # fmt: skip
-    raise ConfigError(f"trace {source!r} is unknown", "synthetic")
+    return _read_once(Path(source), scenario.pods_per_node, scenario.load, scenario.trace_seed)
 
 
 def _nodes(count: int, cpu: float, mem: float, price: float) -> NodeTable:
     return synthetic_pods.nodes(count, float(cpu), float(mem), price)
+
+
+@lru_cache(maxsize=4)
+def _read_once(path: Path, pods_per_node: int, share: float, seed: int) -> tuple[PodTrace, NodeTable]:
+    return public_pods.read(path, pods_per_node=pods_per_node, load=share, seed=seed)
 
 
 @lru_cache(maxsize=4)
