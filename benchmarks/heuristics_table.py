@@ -53,9 +53,13 @@ WAITED = ("wait_s", "wait_s_trimmed", "p99_wait_s", "sla_violation_rate", "cost_
 QUEUED = ("mean_completion_s", "makespan_s", "mean_wait_s", "sla_violation_rate", "cost_usd")
 SERVED = ("return", "sla_violation_rate", "cost_usd", "response_ratio", "cold_starts", "wait_s")
 PLANNED = ("makespan_s", "response_ratio", "sla_violation_rate", "cost_usd", "moved_mb", "nodes_used")
+MIGRATED = (
+    "return", "resource_violations", "sla_violation_rate", "performance_violation_rate", "cost_usd", "migrations",
+)  # fmt: skip
 HUAWEI, AZURE_VM = "huawei-east-1/events.csv.gz", "azure-vm-arrivals-2017/arrivals_days_20_24.csv.gz"
 AZURE_FUNCTIONS = "azure-functions-2019"
 WFINSTANCES = "wfinstances"
+BITBRAINS, GENAI, GPU_PODS = "bitbrains-vm-5min/rnd-2013-8", "alibaba-genai-pods", "alibaba-gpu-k8s"
 PHILLY = "gpu-jobs/philly_jobs.csv.gz"
 FEW = UPSTREAM_STARTS[:16].tolist()
 ALL = UPSTREAM_STARTS.tolist()
@@ -91,6 +95,9 @@ CASES = [
         Case(f"workflows, {n} nodes", "functions/workflow", WFINSTANCES, list(range(105)), {"nodes": n}, PLANNED)
         for n in (4, 16, 64)
     ),
+    Case("pods, 10 nodes, Bitbrains", "pods/deploy", BITBRAINS, list(range(0, 8000, 1000)), {}, MIGRATED),
+    Case("pods, 11 nodes, Alibaba GenAI", "pods/deploy", GENAI, list(range(0, 224, 28)), {"load": 0.25}, MIGRATED),
+    Case("pods, Alibaba GPU", "pods/deploy", GPU_PODS, list(range(0, 1920, 240)), {}, MIGRATED),
     Case("jobs, 9 cards, Philly", "jobs/testbed", PHILLY, list(range(0, 1600, 100)), {}, QUEUED, philly),
 ]
 
