@@ -39,15 +39,13 @@ from sched_env.pods.state import (
     OFFERED,
     OUTSIDE,
     OVER,
-    PLACE,
-    POD,
     PODS,
     POSITIONS,
+    PREVIOUS,
     PRICE,
     REQUESTS,
     RETURN,
     ROW,
-    SEEN,
     STEPS,
     UNDER,
     UNMET,
@@ -68,8 +66,8 @@ fits = inline(features.fits)
 
 RUNNING = -1
 """The episode goes on (otherwise a code of ``sched_env.vector.ENDED``)."""
-NEVER = -2
-"""``SEEN`` of a pod that has not been there yet."""
+AWAITED = -2
+"""Place of a pod that has none yet, while a window is entered."""
 HOURS_PER_WINDOW = WINDOW_S / 3600.0
 
 
@@ -103,18 +101,24 @@ def roomiest(cluster: Cluster, rules: Rules, state: State, b: int, r: int) -> in
 @inline
 def settle(cluster: Cluster, rules: Rules, state: State, b: int, n: int, r: int, window: int) -> None:
     """Give the pod of row r its node for the window."""
-    p, row = cluster.pods[r, POD], r - cluster.window_rows[window]
-    state.pods[b, p, PLACE], state.pods[b, p, SEEN] = n, window
+    row = r - cluster.window_rows[window]
+    state.place[b, window & 1, row] = n
     if n != NONE:
         link(state, b, n, row)
         add(cluster, rules, state, b, n, r, 1.0)
 
 
+@inline
+def place_before(cluster: Cluster, state: State, b: int, r: int, window: int, anew: bool) -> Any:
+    """Return where the pod of row r was in the window before; NONE: nowhere."""
+    previous = NONE if anew else cluster.pods[r, PREVIOUS]
+    return NONE if previous == NONE else state.place[b, (window - 1) & 1, previous]
+
+
 @called
-def admit(cluster: Cluster, rules: Rules, state: State, b: int, r: int, window: int) -> int:
+def admit(cluster: Cluster, rules: Rules, state: State, b: int, r: int, window: int, anew: bool) -> int:
     """Let the pod of row r in where the trace has it, or where there is most room; returns 1 if there is none."""
-    p = cluster.pods[r, POD]
-    stayed = state.pods[b, p, SEEN] == window - 1 and state.pods[b, p, PLACE] != NONE
+    stayed = place_before(cluster, state, b, r, window, anew) != NONE
     n = NONE if stayed else cluster.pods[r, NODE]
     if n == NONE or not takes(cluster, rules, state, b, n, r):
         state.totals[b, DISPLACED] += 1.0 if stayed or n != NONE else 0.0
@@ -124,8 +128,11 @@ def admit(cluster: Cluster, rules: Rules, state: State, b: int, r: int, window: 
 
 
 @called
-def enter(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int, window: int) -> None:
-    """Replay a window: pods that stay, those that come, and what all of them do to their nodes."""
+def enter(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int, window: int, anew: bool) -> None:
+    """Replay a window: pods that stay, those that come, and what all of them do to their nodes.
+
+    With ``anew`` nobody was there before: all pods are where the trace has them.
+    """
     first, stop = cluster.window_rows[window], cluster.window_rows[window + 1]
     state.cursor[b, WINDOW], state.cursor[b, HOT] = window, NONE
     state.cursor[b, MOVES_LEFT] = max(int(rules.budget * (stop - first)), 1)
@@ -136,17 +143,17 @@ def enter(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int
     state.counts[b] = 0
     newcomers = outside = 0
     for r in range(first, stop):  # who was there keeps its place, unless its request has outgrown the node
-        p = cluster.pods[r, POD]
-        n = state.pods[b, p, PLACE]
+        n = place_before(cluster, state, b, r, window, anew)
         state.links[b, r - first, OFFERED] = 0
-        if state.pods[b, p, SEEN] == window - 1 and n != NONE and takes(cluster, rules, state, b, n, r):
+        if n != NONE and takes(cluster, rules, state, b, n, r):
             settle(cluster, rules, state, b, n, r, window)
         else:
+            state.place[b, window & 1, r - first] = AWAITED
             newcomers += 1
     if newcomers > 0:
         for r in range(first, stop):
-            if state.pods[b, cluster.pods[r, POD], SEEN] != window:
-                outside += admit(cluster, rules, state, b, r, window)
+            if state.place[b, window & 1, r - first] == AWAITED:
+                outside += admit(cluster, rules, state, b, r, window, anew)
     state.cursor[b, OUTSIDE] = outside
     for n in range(cluster.nodes.shape[0]):
         work_out(cluster, rules, state, scratch, b, n)
@@ -169,7 +176,7 @@ def count_window(cluster: Cluster, rules: Rules, state: State, b: int) -> float:
             cost += cluster.nodes[n, PRICE] * HOURS_PER_WINDOW
     if state.cursor[b, OUTSIDE] > 0:
         for r in range(first, stop):
-            if state.pods[b, cluster.pods[r, POD], PLACE] == NONE:
+            if state.place[b, window & 1, r - first] == NONE:
                 requests = cluster.row_requests[r + 1] - cluster.row_requests[r]
                 unmet += requests
                 crowded += requests
@@ -283,7 +290,7 @@ def advance(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, out:
     offered = state.cursor[b, MOVES_LEFT] > 0 and pick(cluster, state, b, False)
     while ended == RUNNING and not offered:
         window = state.cursor[b, WINDOW] + 1
-        enter(cluster, rules, state, scratch, b, window)
+        enter(cluster, rules, state, scratch, b, window, False)
         reward += count_window(cluster, rules, state, b)
         if state.cursor[b, WINDOWS] >= rules.episode_windows:
             ended = HORIZON
@@ -314,12 +321,10 @@ def begin(
     out.episode[b] += 1
     state.totals[b] = 0.0
     state.cursor[b] = 0
-    for p in range(state.pods.shape[1]):
-        state.pods[b, p, SEEN] = NEVER
     window = cluster.next_stress[start]
     if window == NONE:
         window = cluster.next_stress[0]
-    enter(cluster, rules, state, scratch, b, window)
+    enter(cluster, rules, state, scratch, b, window, True)
     state.totals[b, DISPLACED] = 0.0
     pick(cluster, state, b, False)
     observe(cluster, rules, state, out, b)
@@ -372,9 +377,7 @@ def survey(cluster: Cluster, rules: Rules, state: State, scratch: Scratch) -> No
     """Find the windows that begin with a decision, pods being where the trace has them."""
     following = NONE
     for window in range(cluster.window_rows.size - 3, -1, -1):  # in the last there is nothing left to decide
-        for p in range(state.pods.shape[1]):
-            state.pods[0, p, SEEN] = NEVER
-        enter(cluster, rules, state, scratch, 0, window)
+        enter(cluster, rules, state, scratch, 0, window, True)
         if pick(cluster, state, 0, False):
             following = window
         cluster.next_stress[window] = following

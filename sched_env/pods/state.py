@@ -14,8 +14,8 @@ from sched_env.traces.tables import Floats, NodeTable
 
 CPU, MEM, CPU_INVERSE, MEM_INVERSE, PRICE = range(5)
 """Columns of ``Cluster.nodes``; CPU and MEM are also those of ``Cluster.served``."""
-POD, NODE = range(2)
-"""Columns of ``Cluster.pods``."""
+PREVIOUS, NODE = range(2)
+"""Columns of ``Cluster.pods``: the pod's row in the window before (-1: it was not there), and its node by the trace."""
 CPU_REQUEST, MEM_REQUEST, CPU_DEMAND, MEM_DEMAND = range(4)
 """Columns of ``Cluster.asks``."""
 CPU_MEAN, CPU_P95, CPU_MAX, CPU_CHANGE, MEM_MEAN, MEM_P95, MEM_MAX, MEM_CHANGE = range(8)
@@ -27,8 +27,6 @@ HEAT, OVER, UNDER, POSITIONS, UNMET, CROWDED, UNOFFERED, ALL_CPU, ALL_MEM = rang
 all requests together demand of the window."""
 NEXT, OFFERED = range(2)
 """Columns of ``State.links``: the pods of a node, from the window's last row to its first; -1 ends the list."""
-PLACE, SEEN = range(2)
-"""Columns of ``State.pods``: the pod's node (-1: none) in the window it was last seen in."""
 WINDOW, ROW, HOT, MOVES_LEFT, STEPS, WINDOWS, OUTSIDE = range(7)
 """Columns of ``State.cursor``: the present window, the offered pod's row in it, the node whose pods are offered, the
 budget, decisions and counted windows of the episode, pods of the window that fit nowhere."""
@@ -87,12 +85,12 @@ class Rules(NamedTuple):
 
 
 class State(NamedTuple):
-    """What changes. B environments, N nodes, L rows in the largest window, P pods."""
+    """What changes. B environments, N nodes, L rows in the largest window."""
 
     cursor: NDArray[np.int64]
     """[B, 7]"""
-    pods: NDArray[np.int32]
-    """[B, P, 2]"""
+    place: NDArray[np.int32]
+    """[B, 2, L]: the node (-1: none) of each pod of the present window and of the one before, even windows first."""
     head: NDArray[np.int32]
     """[B, N]: a node's first pod."""
     links: NDArray[np.int32]
@@ -175,7 +173,7 @@ def cluster_of(trace: PodTrace, table: NodeTable) -> Cluster:
     return Cluster(
         nodes=nodes,
         window_rows=np.array(trace.window_rows),
-        pods=np.stack([trace.pod, trace.node], axis=1),
+        pods=np.stack([_previous(trace), trace.node], axis=1),
         asks=_asks_of(trace, served),
         use=np.zeros((trace.pod.size, 8)),  # by ``kernels.describe``
         row_requests=np.array(trace.row_requests),
@@ -187,6 +185,17 @@ def cluster_of(trace: PodTrace, table: NodeTable) -> Cluster:
         until=until,
         next_stress=np.full(len(trace), -1, np.int64),
     )
+
+
+def _previous(trace: PodTrace) -> NDArray[np.int32]:
+    """Find every pod's row in the window before, counted from that window's first."""
+    window = np.repeat(np.arange(len(trace)), np.diff(trace.window_rows))
+    key = window * len(trace.pod_names) + trace.pod
+    order = np.argsort(key)
+    wanted = key - len(trace.pod_names)
+    found = order[np.minimum(np.searchsorted(key[order], wanted), key.size - 1)]
+    before = found - trace.window_rows[np.maximum(window - 1, 0)]
+    return np.where(key[found] == wanted, before, -1).astype(np.int32)
 
 
 def _request_spans(trace: PodTrace) -> list[tuple[int, int]]:
@@ -226,12 +235,13 @@ def rules_of(scenario: DeployScenario) -> Rules:
 
 def empty_state(B: int, N: int, trace: PodTrace, *, parallel: bool) -> State:
     """Allocate the state; the reset kernel fills it."""
+    rows = int(np.diff(trace.window_rows).max())
     most = 0 if parallel else int(np.diff(trace.row_requests).max())
     return State(
         cursor=np.zeros((B, 7), np.int64),
-        pods=np.zeros((B, len(trace.pod_names), 2), np.int32),
+        place=np.zeros((B, 2, rows), np.int32),
         head=np.zeros((B, N), np.int32),
-        links=np.zeros((B, int(np.diff(trace.window_rows).max()), 2), np.int32),
+        links=np.zeros((B, rows, 2), np.int32),
         nodes=np.zeros((B, N, 11)),
         books=np.zeros((B, N, 9)),
         loads=np.zeros((B, N, 2 * most)),

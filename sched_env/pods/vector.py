@@ -16,7 +16,6 @@ from sched_env.pods.scenario import DeployScenario
 from sched_env.pods.state import (
     HOT,
     MOVES_LEFT,
-    PLACE,
     ROW,
     WINDOW,
     Cluster,
@@ -118,8 +117,8 @@ class DeployVectorEnv(PlacementVectorEnv):
     def placement(self, b: int) -> tuple[int, NDArray[np.int32]]:
         """Return environment b's window and the node (-1: none) of each of its pod rows, copied."""
         window = int(self.state.cursor[b, WINDOW])
-        pods = self.trace.pod[self.trace.window_rows[window] : self.trace.window_rows[window + 1]]
-        return window, self.state.pods[b, pods, PLACE].copy()
+        rows = int(self.trace.window_rows[window + 1] - self.trace.window_rows[window])
+        return window, self.state.place[b, window & 1, :rows].copy()
 
     def raw(self, b: int) -> tuple[dict[str, NDArray[Any]], dict[str, float]]:
         """Return the raw fields of an environment's present decision, worked out from the trace."""
