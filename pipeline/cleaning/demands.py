@@ -7,7 +7,7 @@ import ibis.expr.types as ir
 
 from pipeline.cleaning.config import CleanConfig
 from pipeline.cleaning.nodes import GIB
-from pipeline.cleaning.series import SECOND_US, window_of
+from pipeline.cleaning.series import SECOND_US, exact_mean, window_of
 from pipeline.contracts.windows import WINDOW_SECONDS
 
 TIES = ["t", "duration_s", "cpu_cores", "mem_bytes"]
@@ -53,7 +53,9 @@ def deal(requests: ir.Table, pods: ir.Table) -> ir.Table:
 
 def from_log(dealt: ir.Table, pods: ir.Table) -> ir.Table:
     """Rows of ``demands`` from dealt requests; a missing size is the function's mean, else what the pod asks for."""
-    typical = dealt.group_by("cluster", "function").agg(cpu=dealt.cpu_cores.mean(), mem=dealt.mem_bytes.mean())
+    typical = dealt.group_by("cluster", "function").agg(
+        cpu=exact_mean(dealt.cpu_cores), mem=exact_mean(dealt.mem_bytes)
+    )
     sizes = pods.select("cluster", "pod", "window", "cpu_request_cores", "mem_request_gib")
     rows = dealt.left_join(typical, ["cluster", "function"]).left_join(sizes, ["cluster", "pod", "window"])
     rows = rows.select(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ibis
 import ibis.expr.types as ir
 
-from pipeline.cleaning.series import window_of
+from pipeline.cleaning.series import exact_mean, exact_sum, window_of
 
 FASTEST = 0.1
 """The standard response is the mean of the fastest tenth of windows: hardly any request in them had to share."""
@@ -24,7 +24,7 @@ def from_gateway(long: ir.Table) -> ir.Table:
     key = ["cluster", "function", "window"]
 
     def total(metric: str) -> ir.FloatingScalar:
-        return long.increase.sum(where=long.metric == metric)
+        return exact_sum(ibis.ifelse(long.metric == metric, long.increase, ibis.null("float64")))
 
     requests = long.metric == "function_requests"
     rows = long.group_by(key).agg(
@@ -39,7 +39,7 @@ def from_gateway(long: ir.Table) -> ir.Table:
     )
     # Splitting at borders leaves fractions; rounding the running total loses none over the day.
     so_far = ibis.window(group_by=["cluster", "function"], order_by="window", preceding=(None, 0))
-    rows = rows.mutate(total=rows["count"].fill_null(0.0).sum().over(so_far).round().cast("int64"))
+    rows = rows.mutate(total=exact_sum(rows["count"].fill_null(0.0), so_far).round().cast("int64"))
     order = ibis.window(group_by=["cluster", "function"], order_by="window")
     rows = rows.mutate(requests=rows.total - rows.total.lag().over(order).fill_null(0))
     some = rows["count"].nullif(0.0)
@@ -62,7 +62,7 @@ def from_gateway(long: ir.Table) -> ir.Table:
 def _bucket_quantile(long: ir.Table, quantile: float) -> ir.Table:
     """Estimate a quantile of response times from cumulative buckets, linear within a bucket."""
     buckets = long.filter((long.metric == "function_response_seconds_bucket") & long.increase.notnull())
-    by_bound = buckets.group_by("cluster", "function", "window", "le").agg(upto=buckets.increase.sum())
+    by_bound = buckets.group_by("cluster", "function", "window", "le").agg(upto=exact_sum(buckets.increase))
     order = ibis.window(group_by=["cluster", "function", "window"], order_by="le")
     everything = ibis.window(group_by=["cluster", "function", "window"])
     by_bound = by_bound.mutate(
@@ -86,7 +86,7 @@ def from_log(requests: ir.Table) -> ir.Table:
         requests=named.count(),
         samples=named.count(),
         response_p95_s=named.duration_s.quantile(0.95),
-        response_mean_s=named.duration_s.mean(),
+        response_mean_s=exact_mean(named.duration_s),
     )
     unknown = ibis.null("float64")
     return rows.mutate(net_mb_per_request=unknown, disk_io_per_request=unknown, completeness=ibis.literal(1.0))
@@ -132,4 +132,4 @@ def function_rows(gateway: ir.Table, log: ir.Table, earlier: ir.Table) -> ir.Tab
 def counted_by_pod(long: ir.Table) -> ir.Table:
     """How many requests each pod answered in each window, where the counter tells pods apart."""
     mine = long.filter((long.metric == "function_requests") & long.pod.notnull())
-    return mine.group_by("cluster", "pod", "window").agg(counted=mine.increase.sum().round().cast("int64"))
+    return mine.group_by("cluster", "pod", "window").agg(counted=exact_sum(mine.increase).round().cast("int64"))

@@ -8,6 +8,7 @@ import ibis.expr.types as ir
 from pipeline.cleaning.config import CleanConfig
 from pipeline.cleaning.gaps import Column, wide
 from pipeline.cleaning.samples import named
+from pipeline.cleaning.series import exact_sum
 from pipeline.contracts.windows import STATISTICS, UNITS
 
 GIB = 1 / 2**30
@@ -77,8 +78,8 @@ def complete_nodes(nodes: ir.Table, pods: ir.Table, prices: ir.Table) -> ir.Tabl
     """Add what the pods on a node ask for, each for the part of the window it was there, and the node's price."""
     asked = pods.filter(pods.node.notnull())
     asked = asked.group_by("cluster", "node", "window").agg(
-        cpu_requested_cores=(asked.cpu_request_cores * asked.present_ratio).sum(),
-        mem_requested_gib=(asked.mem_request_gib * asked.present_ratio).sum(),
+        cpu_requested_cores=exact_sum(asked.cpu_request_cores * asked.present_ratio),
+        mem_requested_gib=exact_sum(asked.mem_request_gib * asked.present_ratio),
     )
     joined = nodes.left_join(asked, ["cluster", "node", "window"]).left_join(prices, "instance_type")
     return joined.select(

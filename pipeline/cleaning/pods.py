@@ -9,6 +9,7 @@ from pipeline.cleaning.config import CleanConfig
 from pipeline.cleaning.gaps import Column, wide
 from pipeline.cleaning.nodes import GIB, MB, STATISTIC
 from pipeline.cleaning.samples import named
+from pipeline.cleaning.series import exact_sum
 from pipeline.contracts.windows import STATISTICS, WINDOW_SECONDS
 
 USED = {
@@ -57,7 +58,7 @@ def complete_pods(pods: ir.Table, nodes: ir.Table, handled: ir.Table) -> ir.Tabl
     joined = pods.left_join(capacity, ["cluster", "node", "window"]).left_join(handled, ["cluster", "pod", "window"])
     rows = joined.select(*[pods[name] for name in pods.columns], capacity.cpu_capacity_cores, handled.requests_handled)
     together = ibis.window(group_by=["cluster", "node", "window"])
-    asked = (rows.cpu_request_cores * rows.present_ratio).sum().over(together)
+    asked = exact_sum(rows.cpu_request_cores * rows.present_ratio, together)
     share = rows.cpu_capacity_cores * rows.cpu_request_cores / asked.nullif(0.0)
     placed = rows.node.notnull()
     return rows.mutate(

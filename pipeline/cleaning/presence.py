@@ -52,7 +52,8 @@ def with_presence(pods: ir.Table, living: ir.Table) -> ir.Table:
     rows = rows.mutate(present_ratio=ibis.ifelse(rows.told.fill_null(False), by_events, scraped))
     # Scrapes that must have hit that part; one that lies across its ends may or may not have.
     due = ibis.greatest((rows.present_ratio * rows.often).floor(), 1.0) / rows.often
-    complete = ibis.least(1.0, rows.completeness / due).fill_null(0.0)
+    # In a gap nothing is known of it: the least of 1 and nothing would be 1.
+    complete = ibis.least(1.0, (rows.completeness / due).fill_null(0.0))
     return rows.mutate(completeness=complete).drop("begin", "end", "told", "often")
 
 

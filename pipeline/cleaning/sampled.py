@@ -12,7 +12,7 @@ from pipeline.cleaning.account import Account
 from pipeline.cleaning.config import CleanConfig
 from pipeline.cleaning.engine import Engine
 from pipeline.cleaning.samples import LABELS, Samples, label_sets, labelled, numbers, row_rule, series_table
-from pipeline.cleaning.series import SECOND_US, counters, gauges, intervals
+from pipeline.cleaning.series import SECOND_US, counters, gauges, intervals, unique_samples
 
 
 class SampleCleaner:
@@ -47,7 +47,8 @@ class SampleCleaner:
         found = self._engine.arrow(series.select("sid", "metric", "counter")).to_pylist()
         samples = Samples(rows, labels, series, frozenset(row["metric"] for row in found))
         first_counter = min((row["sid"] for row in found if row["counter"]), default=2**31 - 1)
-        level, rising = rows.filter(rows.sid < first_counter), rows.filter(rows.sid >= first_counter)
+        level = rows.filter(rows.sid < first_counter)
+        rising = unique_samples(self._engine, rows.filter(rows.sid >= first_counter))
         level = level.mutate(rejected=ibis.literal(False), repaired=level.renamed)
         steps = intervals(rising, self._margin_us)
         long = cache(ibis.union(gauges(self._engine, level), counters(steps)))

@@ -69,7 +69,7 @@ def test_every_row_is_accounted_for_and_windows_are_sound(
                 assert (values < float("inf")).all(), f"{name}.{column}"
         if "completeness" in table.columns:
             assert table["completeness"].between(0, 1).all()
-            assert ((table["samples"] > 0) | table["filled"] | (table["completeness"] == 0)).all()
+            assert ((table["samples"] > 0) | table["filled"] | (table["completeness"] == 0)).all(), name
     for name in ("nodes", "pods"):
         table = cleaned.tables[name].to_pandas().dropna(subset=["cpu_used_max_cores", "cpu_used_mean_cores"])
         assert (table["cpu_used_mean_cores"] <= table["cpu_used_max_cores"]).all()
