@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sched_env.heuristics import pods as heuristics
 from sched_env.heuristics.pods import DESCHEDULER, NAMES, SINGLE_MOVE
 from sched_env.jit import inline, lean_kernel
-from sched_env.pods.kernels import after, moved_weight, weighted
+from sched_env.pods.kernels import after
 from sched_env.pods.measure import with_pod
 from sched_env.pods.state import (
     CPU,
@@ -34,6 +34,7 @@ from sched_env.pods.state import (
     Scratch,
     State,
 )
+from sched_env.pods.windows import moved_weight, weighted
 from sched_env.traces.tables import Floats
 from sched_env.vector import Buffers
 

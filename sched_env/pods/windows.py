@@ -1,0 +1,189 @@
+"""Replaying and counting a window, compiled: who is there, where, and what it costs.
+
+Nothing is carried over from window to window but where the pods are: lists, sums and loads are made anew from the
+trace. So nothing can leak, and demand falls as it rises.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sched_env.features import pods as features
+from sched_env.jit import called, inline
+from sched_env.pods.measure import NONE, add, link, work_out
+from sched_env.pods.state import (
+    ALL_CROWDED,
+    ALL_OVER,
+    ALL_POSITIONS,
+    ALL_UNDER,
+    ALL_UNMET,
+    COST,
+    CPU_REQUEST,
+    CROWDED,
+    DISPLACED,
+    HOT,
+    MEM,
+    MEM_DEPLOYED,
+    MEM_REQUEST,
+    MOVES_LEFT,
+    NODE,
+    OFFERED,
+    OUTSIDE,
+    OVER,
+    PODS,
+    POSITIONS,
+    PREVIOUS,
+    PRICE,
+    REQUESTS,
+    UNDER,
+    UNMET,
+    UNOFFERED,
+    UNPLACED,
+    WINDOW,
+    WINDOWS,
+    Cluster,
+    Rules,
+    Scratch,
+    State,
+)
+from sched_env.traces.pods import WINDOW_S
+
+fits = inline(features.fits)
+
+AWAITED = -2
+"""Place of a pod that has none yet, while a window is entered."""
+HOURS_PER_WINDOW = WINDOW_S / 3600.0
+
+
+@inline
+def takes(cluster: Cluster, rules: Rules, state: State, b: int, n: int, r: int) -> bool:
+    """Say whether a node has the memory and a place left for the pod of row r, by what it has taken so far."""
+    return bool(
+        fits(
+            0.0,
+            cluster.nodes[n, MEM],
+            state.nodes[b, n, MEM_DEPLOYED],
+            state.nodes[b, n, PODS],
+            cluster.asks[r, MEM_REQUEST],
+            1.0,
+            rules.pod_limit,
+        )
+    )
+
+
+@inline
+def roomiest(cluster: Cluster, rules: Rules, state: State, b: int, r: int) -> int:
+    """Return the node with the most memory left of those that can take the pod of row r, or NONE."""
+    best, room = NONE, -1.0
+    for n in range(cluster.nodes.shape[0]):
+        left = cluster.nodes[n, MEM] - state.nodes[b, n, MEM_DEPLOYED]
+        if left > room and takes(cluster, rules, state, b, n, r):
+            best, room = n, left
+    return best
+
+
+@inline
+def settle(cluster: Cluster, rules: Rules, state: State, b: int, n: int, r: int, window: int) -> None:
+    """Give the pod of row r its node for the window."""
+    row = r - cluster.window_rows[window]
+    state.place[b, window & 1, row] = n
+    if n != NONE:
+        link(state, b, n, row)
+        add(cluster, rules, state, b, n, r, 1.0)
+
+
+@inline
+def place_before(cluster: Cluster, state: State, b: int, r: int, window: int, anew: bool) -> Any:
+    """Return where the pod of row r was in the window before; NONE: nowhere."""
+    previous = NONE if anew else cluster.pods[r, PREVIOUS]
+    return NONE if previous == NONE else state.place[b, (window - 1) & 1, previous]
+
+
+@called
+def admit(cluster: Cluster, rules: Rules, state: State, b: int, r: int, window: int, anew: bool) -> int:
+    """Let the pod of row r in where the trace has it, or where there is most room; returns 1 if there is none."""
+    stayed = place_before(cluster, state, b, r, window, anew) != NONE
+    n = NONE if stayed else cluster.pods[r, NODE]
+    if n == NONE or not takes(cluster, rules, state, b, n, r):
+        state.totals[b, DISPLACED] += 1.0 if stayed or n != NONE else 0.0
+        n = roomiest(cluster, rules, state, b, r)
+    settle(cluster, rules, state, b, n, r, window)
+    return int(n == NONE)
+
+
+@called
+def enter(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int, window: int, anew: bool) -> None:
+    """Replay a window: pods that stay, those that come, and what all of them do to their nodes.
+
+    With ``anew`` nobody was there before: all pods are where the trace has them.
+    """
+    first, stop = cluster.window_rows[window], cluster.window_rows[window + 1]
+    state.cursor[b, WINDOW], state.cursor[b, HOT] = window, NONE
+    state.cursor[b, MOVES_LEFT] = max(int(rules.budget * (stop - first)), 1)
+    state.head[b] = NONE
+    state.nodes[b] = 0.0
+    state.books[b] = 0.0
+    state.loads[b] = 0.0
+    state.counts[b] = 0
+    newcomers = outside = 0
+    for r in range(first, stop):  # who was there keeps its place, unless its request has outgrown the node
+        n = place_before(cluster, state, b, r, window, anew)
+        state.links[b, r - first, OFFERED] = 0
+        if n != NONE and takes(cluster, rules, state, b, n, r):
+            settle(cluster, rules, state, b, n, r, window)
+        else:
+            state.place[b, window & 1, r - first] = AWAITED
+            newcomers += 1
+    if newcomers > 0:
+        for r in range(first, stop):
+            if state.place[b, window & 1, r - first] == AWAITED:
+                outside += admit(cluster, rules, state, b, r, window, anew)
+    state.cursor[b, OUTSIDE] = outside
+    for n in range(cluster.nodes.shape[0]):
+        work_out(cluster, rules, state, scratch, b, n)
+        state.books[b, n, UNOFFERED] = state.nodes[b, n, PODS]
+
+
+@inline
+def count_window(cluster: Cluster, rules: Rules, state: State, b: int) -> float:
+    """Enter the present window into the accounts and return its reward."""
+    window = state.cursor[b, WINDOW]
+    first, stop = cluster.window_rows[window], cluster.window_rows[window + 1]
+    over = under = positions = unmet = crowded = cost = 0.0
+    for n in range(cluster.nodes.shape[0]):
+        over += state.books[b, n, OVER]
+        under += state.books[b, n, UNDER]
+        positions += state.books[b, n, POSITIONS]
+        unmet += state.books[b, n, UNMET]
+        crowded += state.books[b, n, CROWDED]
+        if state.nodes[b, n, PODS] > 0.0:
+            cost += cluster.nodes[n, PRICE] * HOURS_PER_WINDOW
+    if state.cursor[b, OUTSIDE] > 0:
+        for r in range(first, stop):
+            if state.place[b, window & 1, r - first] == NONE:
+                requests = cluster.row_requests[r + 1] - cluster.row_requests[r]
+                unmet += requests
+                crowded += requests
+        state.totals[b, UNPLACED] += state.cursor[b, OUTSIDE]
+    totals = state.totals[b]
+    totals[ALL_OVER] += over
+    totals[ALL_UNDER] += under
+    totals[ALL_POSITIONS] += positions
+    totals[ALL_UNMET] += unmet
+    totals[ALL_CROWDED] += crowded
+    totals[REQUESTS] += cluster.row_requests[stop] - cluster.row_requests[first]
+    totals[COST] += cost
+    state.cursor[b, WINDOWS] += 1
+    return float(-weighted(rules, over, under, unmet) / cluster.nodes.shape[0])
+
+
+@inline
+def weighted(rules: Rules, over: Any, under: Any, unmet: Any) -> Any:
+    """Weigh what is counted."""
+    return rules.weight_over * over + rules.weight_under * under + rules.weight_unmet * unmet
+
+
+@inline
+def moved_weight(cluster: Cluster, rules: Rules, r: int) -> Any:
+    """Return what moving the pod of row r takes from the reward of a cluster of one node."""
+    return rules.weight_moved * (cluster.asks[r, CPU_REQUEST] + cluster.asks[r, MEM_REQUEST])
