@@ -20,7 +20,7 @@ from pipeline.contracts.record import PromotionRecord
 from pipeline.errors import RegistryError
 from pipeline.registering import bundles
 from pipeline.registering.chain import Chain, append
-from pipeline.registering.runs import Run, record_run
+from pipeline.registering.runs import Run, record_run, refuse_edited
 from pipeline.registering.views import describe
 from sched_env.contracts.bundle import Manifest, Verdict
 from sched_env.contracts.feature_spec import PROBLEMS
@@ -47,6 +47,7 @@ def promote(problem: str, run_dir: Path, *, run_id: str, approver: str, reason: 
     if done is not None:
         return done
     _check_still_valid(chain, manifest, report)
+    refuse_edited(run_dir, problem)
     run = record_run(run_dir, run_id)
     verdict = Verdict(outcome="pass", reason=str(report.get("reason", "")))
     directory = bundles.finalise(run_dir / "data" / "bundles" / problem, run, verdict)
@@ -70,6 +71,7 @@ def promote(problem: str, run_dir: Path, *, run_id: str, approver: str, reason: 
 def reject(problem: str, run_dir: Path, *, run_id: str, approver: str | None, reason: str) -> PromotionRecord:
     """Record that a bundle was turned down, by a person or (``approver`` None) by nobody answering in time."""
     report, manifest = _judged(problem, run_dir)
+    refuse_edited(run_dir, problem)
     run = record_run(run_dir, run_id)
     mine = Chain.open().of(problem)
     if mine and (mine[-1].state, mine[-1].run_id, mine[-1].digest) == ("rejected", run_id, manifest.digest):

@@ -16,12 +16,13 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from pipeline.errors import RegistryError
-from pipeline.registering import places
+from pipeline.registering import dvc_objects, places
 from pipeline.registering.chain import now, sync
 from pipeline.registering.git import Repository
 
 PREFIX = "runs/"
-KEPT = ("params.yaml", "dvc.lock", "data/metrics", "champions")
+LOCK = "dvc.lock"
+KEPT = ("params.yaml", LOCK, "data/metrics", "champions")
 """What is committed beyond the code, although git ignores some of it: what the night depended on (the champions it had
 to beat are the same blobs until one is replaced) and the figures that people read."""
 
@@ -55,7 +56,7 @@ def record_run(run_dir: Path, run_id: str) -> Run:
         run_dir: The run's clone.
         run_id: The Airflow run id.
     """
-    lock = run_dir / "dvc.lock"
+    lock = run_dir / LOCK
     if not lock.is_file():
         raise RegistryError(f"{lock} does not exist", "a workspace in which the stages have run", "run dvc repro there")
     mirror, clone, branch = sync(), Repository(run_dir), branch_of(run_id)
@@ -69,6 +70,37 @@ def record_run(run_dir: Path, run_id: str) -> Run:
         clone.run("push", "--quiet", places.registry_remote(), f"{recorded}:refs/heads/{branch}")
         sync()
     return Run(run_id, recorded, hashlib.sha256(lock.read_bytes()).hexdigest())
+
+
+def refuse_edited(run_dir: Path, problem: str) -> None:
+    """Raise if the gate's report or the bundle is not what its stage wrote: the lock knows better than the folder."""
+    lock = run_dir / LOCK
+    recorded = {out.path: out.md5 for out in dvc_objects.outputs(lock.read_bytes(), source=str(lock))}
+    for output in (gate_output(problem), bundle_output(problem)):
+        if output not in recorded:
+            raise RegistryError(
+                f"{lock} says nothing of {output}", "a run whose stages have ended", "run dvc repro there"
+            )
+        wanted = dvc_objects.members(recorded[output])
+        inside = [path for path in (run_dir / output).rglob("*") if not path.is_dir()]
+        present = {str(path.relative_to(run_dir / output)): path for path in inside}
+        for name in sorted(wanted.keys() | present.keys()):
+            if name not in wanted or name not in present or not dvc_objects.is_right(present[name], wanted[name]):
+                raise RegistryError(
+                    f"{run_dir / output / name} was changed after its stage",
+                    f"what {LOCK} says was written",
+                    "dvc checkout brings that back; dvc repro makes it anew",
+                )
+
+
+def gate_output(problem: str) -> str:
+    """What the gate stage of a problem writes."""
+    return f"data/gate/{problem}"
+
+
+def bundle_output(problem: str) -> str:
+    """What the export stage of a problem writes."""
+    return f"data/bundles/{problem}"
 
 
 def report_of(problem: str) -> str:

@@ -12,8 +12,9 @@ from pipeline.contracts.record import PromotionRecord
 from pipeline.registering import bundles, dvc_objects, places
 from pipeline.registering.chain import Chain
 from pipeline.registering.records import Finding, last_good
+from pipeline.registering.runs import LOCK, bundle_output
 from sched_env import signatures
-from sched_env.contracts.bundle import SIGNATURE_FILE
+from sched_env.contracts.bundle import MANIFEST_FILE, SIGNATURE_FILE
 from sched_env.errors import LoadmasterError
 
 
@@ -42,6 +43,7 @@ def findings(chain: Chain) -> Iterator[Finding]:
         if members:
             reasons = _stored(members, record, serving=newest and record.digest in in_use)
             yield from (Finding(pointer, reason) for reason in reasons)
+            yield from _unlike_its_stage(chain, record, members)
         if newest:
             yield from _local(record, members)
 
@@ -55,6 +57,20 @@ def _pointers(chain: Chain, commits: dict[int, str]) -> Iterator[Finding]:
             yield Finding(path, "no record approved such a bundle")
         elif record.sequence in commits and chain.mirror.files(commits[record.sequence], path).get(path) != document:
             yield Finding(path, f"changed after record {record.sequence}, which came with it")
+
+
+def _unlike_its_stage(chain: Chain, record: PromotionRecord, members: dict[str, str]) -> Iterator[Finding]:
+    """Compare the approved files with those that the export stage of the run left in DVC."""
+    lock = chain.mirror.files(record.git_commit, LOCK).get(LOCK)
+    try:
+        outputs = {out.path: out.md5 for out in dvc_objects.outputs(lock or b"outs: []", source=LOCK)}
+        exported = dvc_objects.members(outputs.get(bundle_output(record.problem), ""))
+    except LoadmasterError:
+        return  # Told by verify_runs.
+    for name in sorted(exported.keys() - {MANIFEST_FILE}):  # the manifest is completed by promote
+        if members.get(name) != exported[name]:
+            file = f"{bundles.POINTERS}{places.bundle(record.digest).name}/{name}"
+            yield Finding(file, f"not what the run of record {record.sequence} exported, says its {LOCK}")
 
 
 def used_digests(chain: Chain) -> set[str]:

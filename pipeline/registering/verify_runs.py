@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from pathlib import Path
 
 from pipeline.contracts.record import PromotionRecord
 from pipeline.registering import dvc_objects
 from pipeline.registering.chain import Chain
 from pipeline.registering.records import Finding
-from pipeline.registering.runs import branch_of, read_report, report_of
-
-LOCK = "dvc.lock"
+from pipeline.registering.runs import LOCK, branch_of, gate_output, read_report, report_of
+from sched_env.errors import LoadmasterError
 
 
 def findings(chain: Chain) -> Iterator[Finding]:
@@ -43,9 +43,24 @@ def _content(chain: Chain, record: PromotionRecord, *, data: bool) -> Iterator[F
         yield Finding(LOCK, f"{where} is not the one that record {record.sequence} names")
     if report in files and read_report(files[report]) != record.gate:
         yield Finding(report, f"{where} differs from the report in record {record.sequence}")
+    if lock is not None and report in files:
+        yield from _unlike_its_stage(record, lock, files[report], where)
     if lock is not None and data:
         committed = chain.mirror.paths(record.git_commit)
         for output in dvc_objects.outputs(lock, source=f"{LOCK} {where}"):
             # Outputs with `cache: false` live in git; DVC holds only the others.
             if not any(path == output.path or path.startswith(f"{output.path}/") for path in committed):
                 yield from dvc_objects.faults(output, needed_by=f"run {record.run_id}")
+
+
+def _unlike_its_stage(record: PromotionRecord, lock: bytes, report: bytes, where: str) -> Iterator[Finding]:
+    """Compare the report with the one that the gate stage left in DVC, which no editor of the run's folder reaches."""
+    try:
+        outputs = {out.path: out.md5 for out in dvc_objects.outputs(lock, source=LOCK)}
+        written = dvc_objects.members(outputs.get(gate_output(record.problem), ""))
+    except LoadmasterError:
+        return  # A lock or an object that cannot be read is told by others.
+    name = report_of(record.problem)
+    md5 = hashlib.md5(report, usedforsecurity=False).hexdigest()
+    if written and written.get(Path(name).name) != md5:
+        yield Finding(name, f"{where} is not what the gate stage wrote, says {LOCK}")

@@ -29,8 +29,8 @@ def status(chain: Chain, problem: str | None = None) -> Iterator[str]:
         if problem in (None, name) and chain.of(name):
             pending = chain.pending(name)
             live = chain.live_digest(name)
-            since = f" since {chain.live_since(name)}" if live else ""
-            yield f"{name}: {live or 'no policy'} is live{since}{_looks(chain, name, live)}"
+            more = f" since {chain.live_since(name)}{_looks(chain, name, live)}" if live else ""
+            yield f"{name}: {live or 'no policy'} is live{more}"
             if pending is not None:
                 yield (
                     f"{name}: {pending.digest} was approved by {pending.approver} at {pending.decided_at} and is not "
@@ -38,18 +38,18 @@ def status(chain: Chain, problem: str | None = None) -> Iterator[str]:
                 )
 
 
-def _looks(chain: Chain, problem: str, live: str | None) -> str:
+def _looks(chain: Chain, problem: str, live: str) -> str:
     """Count the challengers that were judged against what is live: each is one more chance of a pass by luck."""
     report, said = report_of(problem), Counter[str]()
     for commit in chain.mirror.refs(f"refs/remotes/origin/{PREFIX}*").values():
         data = chain.mirror.files(commit, report).get(report)
         verdict = read_report(data or b"")
-        if verdict and verdict.get("champion_digest") == live and verdict.get("digest") != live:
+        if verdict.get("champion_digest") == live and verdict.get("digest") != live:
             said[str(verdict.get("outcome"))] += 1
     if not said:
         return ""
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(said.items()))
-    return f"; {sum(said.values())} challengers judged against it ({counts})"
+    return f"; challengers judged against it: {sum(said.values())} ({counts})"
 
 
 def listing(chain: Chain, problem: str | None = None) -> Iterator[str]:

@@ -85,7 +85,7 @@ def test_list_show_and_diff_say_what_happened(history, monkeypatch, capsys) -> N
     code, text = command(monkeypatch, capsys, "list", "--problem", "functions")
     assert code == 0
     # Judged against it: the second run. The rejected third was judged against the second.
-    judged = "1 challengers judged against it (1 pass)"
+    judged = "challengers judged against it: 1 (1 pass)"
     assert text.splitlines()[0] == f"functions: {first} is live since 2026-11-16T09:00:00+00:00; {judged}"
     assert "rejected by bob" in text
     assert "not on a Friday" in text

@@ -61,6 +61,29 @@ def test_refusals_leave_no_trace(nights, service) -> None:
     assert registry.live_bundle("functions") is None
 
 
+@pytest.mark.parametrize("name", ["gate/functions/report.json", "bundles/functions/policy.onnx"])
+def test_what_was_edited_after_its_stage_is_not_promoted(nights, name) -> None:
+    path = nights / "one" / "data" / name
+    content = path.read_bytes()
+    path.unlink()  # a hard link into the cache, as a workspace has
+    path.write_bytes(content.replace(b"better by 2 %", b"better by 9 %") if name.endswith("json") else content)
+    if name.endswith("onnx"):
+        # A whole bundle of another run, and a report that agrees: only the lock knows.
+        for entry in (nights / "two" / "data" / "bundles" / "functions").iterdir():
+            target = path.parent / entry.name
+            target.unlink()
+            target.write_bytes(entry.read_bytes())
+        report = nights / "one" / "data" / "gate" / "functions" / "report.json"
+        other = (nights / "two" / "data" / "gate" / "functions" / "report.json").read_bytes()
+        report.unlink()
+        report.write_bytes(other)
+    with pytest.raises(RegistryError, match="was changed after its stage"):
+        promote.promote("functions", nights / "one", run_id="one", approver="ada", reason="")
+    with pytest.raises(RegistryError, match="was changed after its stage"):
+        promote.reject("functions", nights / "one", run_id="one", approver="ada", reason="")
+    assert Chain.open().records == []
+
+
 def test_a_rejection_is_kept_once_and_changes_nothing(nights, service) -> None:
     clone = nights / "one"
     first = promote.reject("functions", clone, run_id="one", approver=None, reason="")

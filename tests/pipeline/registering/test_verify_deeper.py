@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -22,6 +23,7 @@ from pipeline.registering import bundles, places, restore
 from pipeline.registering.chain import ANCHOR, DVC_CONFIG, Chain
 from pipeline.registering.git import Repository
 from pipeline.registering.records import examine, path_of, signature_path_of
+from pipeline.registering.runs import branch_of
 from pipeline.registering.verify import verify
 from sched_env.contracts import encode
 
@@ -163,6 +165,26 @@ def lightweight(attack: Attack) -> None:
     attack.remote.run("update-ref", "refs/tags/functions@v1.0.0", commit)
 
 
+def run_with(attack: Attack, files: dict[str, bytes], **changes: object) -> None:
+    """One more commit on the run of record 2, named by the record, everything signed with the real key."""
+    old = attack.records[2].git_commit
+    new = attack.remote.commit(files, "edited\n", parent=old, when="2026-11-16T00:00:00Z")
+    attack.remote.run("update-ref", "refs/heads/" + branch_of(attack.records[2].run_id), new)
+    attack.replace(attack.forge(2, git_commit=new, **changes))
+
+
+def edited_report(attack: Attack) -> None:
+    """Report and record agree on a verdict that the gate never gave."""
+    report = {**attack.records[2].gate, "reason": "better by 90 %"}
+    run_with(attack, {"reports/gate/functions/report.json": json.dumps(report).encode()}, gate=report)
+
+
+def other_lock(attack: Attack) -> None:
+    """The lock of another run: its digest is in the record, its bundle is not the one that was approved."""
+    lock = attack.remote.files(attack.records[0].git_commit, "dvc.lock")["dvc.lock"]
+    run_with(attack, {"dvc.lock": lock}, dvc_lock_sha256=hashlib.sha256(lock).hexdigest())
+
+
 def duplicate_key(attack: Attack) -> None:
     data = encode(attack.records[2])
     attack.replace({path_of(2): data[:-1] + b',"approver":"mallory"}'})
@@ -224,6 +246,9 @@ TAMPERING: dict[str, tuple[Callable[[Attack], object], str, str]] = {
         lambda a: a.add_commit({path_of(999_999): encode(a.records[5])}), "records/000006.json", "missing"
     ),
     "record committed as a link": (as_link, "records/000001.json", "mode 120000"),
+    # Runs
+    "verdict that the gate never gave": (edited_report, "functions/report.json", "not what the gate stage"),
+    "bundle that the run never exported": (other_lock, "policy.onnx", "not what the run of record 2 exported"),
     # Keys
     "signed with a revoked key": (append_with_revoked_key, "records/000006.json", "after its revocation"),
     "history written anew with a revoked key": (

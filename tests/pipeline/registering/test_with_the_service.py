@@ -16,7 +16,7 @@ import pytest
 
 from pipeline import promote, push, registry, signing
 from pipeline.errors import PushError, RegistryError
-from pipeline.registering import outcomes, places, restore
+from pipeline.registering import bundles, outcomes, places, restore
 from pipeline.registering.chain import Chain
 from pipeline.registering.service import live_policy, push_token
 from pipeline.registering.verify import verify
@@ -57,6 +57,7 @@ def judged(run_dir: Path, *, seed: int, champion: str | None) -> Path:
     content = json.dumps(json.loads(report.read_text()) | verdict)
     report.unlink()
     report.write_text(content)
+    bundles.dvc(run_dir, "commit", "--force", "--quiet")
     return run_dir
 
 
