@@ -22,6 +22,7 @@ from pipeline.pod_windows import pod_windows
 from pipeline.windows import SplitConfig, splits
 from sched_env.errors import ConfigError, ContractError
 from sched_env.traces.pods import PodTrace
+from sched_env.vector import make_vec
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
 STEP = timedelta(seconds=WINDOW_SECONDS)
@@ -246,3 +247,12 @@ class TestPodWindows:
 
     def test_arrays_are_mapped(self, loaded: PodTrace) -> None:
         assert isinstance(loaded.cpu_request, np.memmap)
+
+    def test_the_environment_replays_them(self, loaded: PodTrace, folder: Path) -> None:
+        found = pod_windows(folder, START, at(1500))
+        env = make_vec("pods/deploy", 1, trace=found, threshold=0.01, under_threshold=0.0)
+        env.reset(options={"starts": [0], "park": True})
+        while env.buffers.active[0]:
+            env.step(env.buffers.mask.argmax(axis=1))
+        counted = dict(zip(env.METRICS, env.buffers.metrics[0].tolist(), strict=True))
+        assert (counted["windows"], counted["dealt_requests"], counted["unplaced"]) == (4, 2, 0)
