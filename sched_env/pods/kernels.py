@@ -116,7 +116,7 @@ def observe(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) 
         for column in range(MEM_MEAN, MEM_CHANGE + 1):
             seen[7 + column] = after(node[column], use[column], moved, mem_inverse)
     out.feasible[b] = count
-    out.time_s[b] = state.cursor[b, WINDOW] * WINDOW_S
+    out.time_s[b] = cluster.window_s[state.cursor[b, WINDOW]] + WINDOW_S  # windows are decided at their end
 
 
 @inline

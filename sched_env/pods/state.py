@@ -41,6 +41,7 @@ class Cluster(NamedTuple):
 
     nodes: Floats
     """[N, 5]"""
+    window_s: Floats
     window_rows: Offsets
     pods: NDArray[np.int32]
     """[rows, 2]"""
@@ -172,6 +173,7 @@ def cluster_of(trace: PodTrace, table: NodeTable) -> Cluster:
         until[first:stop] = np.maximum(gone, instant[first:stop] + 1)
     return Cluster(
         nodes=nodes,
+        window_s=np.array(trace.window_s),
         window_rows=np.array(trace.window_rows),
         pods=np.stack([_previous(trace), trace.node], axis=1),
         asks=_asks_of(trace, served),

@@ -35,6 +35,7 @@ from sched_env.pods.state import (
     PREVIOUS,
     PRICE,
     REQUESTS,
+    ROW,
     UNDER,
     UNMET,
     UNOFFERED,
@@ -118,7 +119,7 @@ def enter(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int
     With ``anew`` nobody was there before: all pods are where the trace has them.
     """
     first, stop = cluster.window_rows[window], cluster.window_rows[window + 1]
-    state.cursor[b, WINDOW], state.cursor[b, HOT] = window, NONE
+    state.cursor[b, WINDOW], state.cursor[b, ROW], state.cursor[b, HOT] = window, 0, NONE
     state.cursor[b, MOVES_LEFT] = max(int(rules.budget * (stop - first)), 1)
     state.head[b] = NONE
     state.nodes[b] = 0.0

@@ -195,3 +195,20 @@ def test_an_episode_is_cut_by_windows_or_by_decisions(trace_of, cluster, key, wi
     assert sheet(env)["windows"] == (windows or 3)
     assert sheet(env)["steps"] == (steps or 3)
     assert np.isfinite(env.buffers.final_candidates).all()
+
+
+def test_a_cluster_whose_pods_all_fit_nowhere_ends_as_any_other(trace_of, cluster):
+    hot, giant = [pod("a", 0, 9.0), pod("b", 1, 1.0)], [pod("a", 0, 9.0, request_mem=99.0)]
+    env = make(trace_of(hot, giant), cluster((10, 10), (10, 10)))
+    env.step([0])
+    assert not env.buffers.active[0]
+    assert (sheet(env)["unplaced"], sheet(env)["performance_violation_rate"], sheet(env)["cost_usd"]) == (1, 1.0, 0.0)
+    assert not env.buffers.final_mask.any()
+    assert np.isfinite(env.buffers.final_candidates).all()
+
+
+def test_a_decision_is_taken_at_the_end_of_its_window(trace_of, cluster):
+    env = make(trace_of([pod("a", 0, 9.0)], [pod("a", 0, 9.0)], [pod("a", 0, 9.0)]), cluster((10, 10)))
+    assert env.buffers.time_s[0] == 300.0
+    env.step([0])
+    assert env.buffers.time_s[0] == 600.0
