@@ -57,7 +57,10 @@ class Engine:
         """Read files, without the columns their folders spell."""
         names = [str(file) for file in files]
         if self.kind == "spark":
-            return self.con.read_parquet(names) if len(names) > 1 else self.con.read_parquet(names[0])
+            # Ibis takes a list of files for the name of one.
+            view = self._keep()
+            self.con._session.read.parquet(*names).createOrReplaceTempView(view)
+            return self.con.table(view)
         rows = self.con.read_parquet(names, hive_partitioning=False)
         # A file's minimum and maximum leave NaN out, and DuckDB folds filters by them (duckdb/duckdb#25521): a NaN
         # would pass for a number. What went through a condition has no minimum and maximum.
@@ -95,6 +98,7 @@ class Engine:
             if self.kind == "duckdb":
                 self.con.drop_table(name)
             else:
+                self.con._session.catalog.dropTempView(name)
                 shutil.rmtree(self._scratch / name, ignore_errors=True)
 
     def arrow(self, table: ir.Table) -> pa.Table:
@@ -131,6 +135,7 @@ def _spark(config: CleanConfig, scratch: Path) -> Any:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.ansi.enabled": "false",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),  # else a folder where the command was run
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
