@@ -62,7 +62,10 @@ class DeployVectorEnv(PlacementVectorEnv):
         "displaced",
         "unplaced",
     )
-    COUNTS: ClassVar[frozenset[str]] = PlacementVectorEnv.COUNTS | set(METRICS[8:14]) | {"windows", *METRICS[-2:]}
+    COUNTS: ClassVar[frozenset[str]] = PlacementVectorEnv.COUNTS | set(METRICS[len(SHEET) :]) - {
+        "performance_violation_rate",
+        "under_rate",
+    }
     scenario: DeployScenario
 
     def __init__(

@@ -106,8 +106,10 @@ def admit(cluster: Cluster, rules: Rules, state: State, b: int, r: int, window: 
     stayed = place_before(cluster, state, b, r, window, anew) != NONE
     n = NONE if stayed else cluster.pods[r, NODE]
     if n == NONE or not takes(cluster, rules, state, b, n, r):
-        state.totals[b, DISPLACED] += 1.0 if stayed or n != NONE else 0.0
+        belongs = stayed or n != NONE
         n = roomiest(cluster, rules, state, b, r)
+        if belongs and n != NONE:
+            state.totals[b, DISPLACED] += 1.0
     settle(cluster, rules, state, b, n, r, window)
     return int(n == NONE)
 
