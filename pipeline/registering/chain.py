@@ -68,9 +68,10 @@ class Chain:
     @classmethod
     def read(cls, mirror: Repository) -> tuple[Chain, list[Finding]]:
         """Read what was fetched last, with everything that is wrong with it."""
-        commit, anchor = mirror.resolve(TRACKED), mirror.resolve(ANCHOR)
+        anchor = mirror.resolve(ANCHOR)
+        commit = _beyond(mirror, anchor)
         findings = []
-        if anchor and (commit is None or not mirror.succeeds("merge-base", "--is-ancestor", anchor, commit)):
+        if anchor and not _descends(mirror, commit, anchor):
             found = commit[:12] if commit else "no branch at all"
             findings.append(
                 Finding("branch promotions", f"history was rewritten: {anchor[:12]} was seen here, remote has {found}")
@@ -205,6 +206,24 @@ class Chain:
         before = self.mirror.resolve(ANCHOR)
         if before != commit:
             self.mirror.succeeds("update-ref", ANCHOR, commit, before or "0" * 40)
+
+
+def _beyond(mirror: Repository, anchor: str | None) -> str | None:
+    """Return the head that was fetched; fetch again if it is behind the anchor.
+
+    Another process of this machine may have pushed, and moved the anchor, after our fetch, or have put an older answer
+    of the remote in the place of a newer one. What is fetched after the anchor was read must descend from it.
+    """
+    commit = mirror.resolve(TRACKED)
+    for _ in range(3):
+        if anchor is None or _descends(mirror, commit, anchor):
+            break
+        commit = sync().resolve(TRACKED)
+    return commit
+
+
+def _descends(mirror: Repository, commit: str | None, anchor: str) -> bool:
+    return commit is not None and mirror.succeeds("merge-base", "--is-ancestor", anchor, commit)
 
 
 _CARRIED = (

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import promote
-from pipeline.registering import bundles, places, runs
+from pipeline.registering import bundles, chain, places, runs
 from pipeline.registering.chain import Chain
 from pipeline.registering.git import Repository
 from pipeline.registering.verify import verify
@@ -178,3 +178,16 @@ def test_writers_that_do_not_conflict_all_get_through_in_one_chain(nights) -> No
     assert chain is not None
     assert {record.approver for record in chain.records} == {f"p{number}" for number in range(5)}
     assert [record.sequence for record in chain.records] == list(range(5))
+
+
+def test_a_reader_whose_fetch_is_older_than_anothers_push_does_not_cry_tampering(nights) -> None:
+    """The other process pushes and moves the anchor between our fetch and our look at it."""
+    promote.reject("functions", nights / "one", run_id="one", approver="p0", reason="no")
+    behind = Chain.open()
+    newer = chain.append(
+        lambda now: now.follow_up(now.records[0], state="rejected", approver="p1", reason="no", bundle_sha256=None)
+    )
+    behind.mirror.run("update-ref", chain.TRACKED, str(behind.commit))
+    seen, findings = Chain.read(behind.mirror)
+    assert findings == []
+    assert seen.records[-1] == newer
