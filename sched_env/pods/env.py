@@ -95,7 +95,7 @@ class DeployEnv(gymnasium.Env[Any, Any]):
         views = []
         for n in range(self.n_node):
             rows = first + np.flatnonzero(place == n)
-            asked_cpu, asked_mem = trace.cpu_request[rows], trace.mem_request[rows]
+            asked_cpu, asked_mem = self.many.asked[rows].T
             given = share(float(table.cpu[n]), float(table.mem[n]), asked_cpu, asked_mem)
             columns = (asked_cpu, asked_mem, given.assigned_cpu, given.assigned_mem)
             views.append(

@@ -123,10 +123,11 @@ class Scratch(NamedTuple):
     """[9]: the same of ``State.books``."""
 
 
-def prepared(trace: PodTrace, table: NodeTable) -> PodTrace:
-    """Return the trace as the kernels want it: amounts in whole grains, pods of a window by their largest request.
+def prepared(trace: PodTrace, table: NodeTable) -> tuple[PodTrace, NDArray[np.int64]]:
+    """Return the trace as the kernels want it, and which of the given rows each of its rows is.
 
-    The largest is last: lists grow at their heads, and the largest pod of a node is offered first.
+    Amounts are in whole grains, pods of a window in the order of their largest request. The largest is last: lists
+    grow at their heads, and the largest pod of a node is offered first.
     """
     rows, windows = trace.pod.size, np.repeat(np.arange(len(trace)), np.diff(trace.window_rows))
     amounts = {name: grained(getattr(trace, name)) for name in ("cpu_request", "mem_request", "cpu", "mem")}
@@ -137,7 +138,7 @@ def prepared(trace: PodTrace, table: NodeTable) -> PodTrace:
     order = np.lexsort((peak, windows))
     first = offsets(counts[order])
     requests = np.repeat(trace.row_requests[:-1][order] - first[:-1], counts[order]) + np.arange(trace.cpu.size)
-    return PodTrace(
+    ready = PodTrace(
         window_s=trace.window_s,
         window_rows=trace.window_rows,
         pod=trace.pod[order],
@@ -153,6 +154,7 @@ def prepared(trace: PodTrace, table: NodeTable) -> PodTrace:
         mem=amounts["mem"][requests],
         pod_names=trace.pod_names,
     )
+    return ready, order
 
 
 def cluster_of(trace: PodTrace, table: NodeTable) -> Cluster:

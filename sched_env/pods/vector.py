@@ -81,8 +81,11 @@ class DeployVectorEnv(PlacementVectorEnv):
         super().__init__(scenario, SPEC, num_envs, len(nodes), seed=seed, copy=copy)
         if trace.node.max() >= len(nodes):
             raise ConfigError(f"the trace has a pod on node {trace.node.max()}", f"nodes 0 to {len(nodes) - 1}")
-        trace = prepared(trace, nodes)
+        asked = np.stack([trace.cpu_request, trace.mem_request], axis=1)
+        trace, rows = prepared(trace, nodes)
         self.trace, self.table = trace, nodes
+        self.asked = asked[rows]
+        """[rows, 2]: cpu and memory requests as they were given, to the digit; the kernels' are rounded to grains."""
         self.rules = rules_of(scenario)
         self.cluster = cluster_of(trace, nodes)
         self.state = empty_state(num_envs, len(nodes), trace, parallel=self.rules.parallel)

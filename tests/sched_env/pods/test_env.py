@@ -33,6 +33,26 @@ def test_the_golden_example_to_the_digit(golden):
     assert (env.n_node, env.t, env.offered) == (2, 0, ("p", 0))
 
 
+def test_requests_are_shown_as_they_were_given(trace_of, cluster):
+    window = [("a", 0, 0.1, 0.3, [(9.0, 1.0)]), ("b", 0, 0.2, 0.7, [(1.0, 1.0)])]
+    env = DeployEnv(trace=(trace_of(window, window, window), cluster((9, 10), (9, 10))))
+    env.reset(options={"start": 0})
+    pods = {pod.pop("pod_name"): pod for pod in env.nodes[0]["pods"]}
+    assert pods["a"] == {
+        "request_cpu": 0.1,
+        "request_mem": 0.3,
+        "assigned_cpu": pytest.approx(3.0),
+        "assigned_mem": 0.3,
+    }
+    assert pods["b"] == {
+        "request_cpu": 0.2,
+        "request_mem": 0.7,
+        "assigned_cpu": pytest.approx(6.0),
+        "assigned_mem": 0.7,
+    }
+    assert env.nodes[0]["remain_mem"] == pytest.approx(9.0, abs=1e-12)
+
+
 def test_a_move_frees_the_node_that_was_left(golden):
     env = DeployEnv(trace=golden)
     env.reset(options={"start": 0})

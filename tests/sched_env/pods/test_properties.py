@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from sched_env import heuristics
@@ -63,7 +63,7 @@ def nasty(seed, windows=60, nodes=5, pods=24):
         mem=rng.choice([0.0, 0.5, 1.0, 3.0], total),
         pod_names=tuple(f"p{k}" for k in range(pods)),
     )
-    capacity = rng.choice([8.0, 12.0, 20.0], nodes)
+    capacity = rng.choice([4.0, 6.0, 10.0], nodes)
     table = NodeTable(
         tuple(f"n{k}" for k in range(nodes)), capacity, rng.choice([8.0, 16.0, 24.0], nodes), np.ones(nodes),
         np.ones(nodes), rng.uniform(0.1, 2.0, nodes),
@@ -187,7 +187,7 @@ def test_every_window_is_counted_as_the_definitions_say(seed, arrival, style):
         assert added[columns].tolist() == list(score[:6])
         hours = env.table.price_usd_per_hour[score.occupied].sum() / 12.0
         assert added[COST] == pytest.approx(hours + 0.5 * moved)
-    assert counted > 0
+    assume(counted > 0)
 
 
 @pytest.mark.soak
