@@ -55,7 +55,8 @@ class TestSpark:
 
     def test_the_sample(self, run_clean: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("LOADMASTER_VAR", str(tmp_path / "var"))
-        sample = SampleConfig(days=1, nodes=3, functions=4, scrape_seconds=173.0)
+        # Two clusters: a day of several files, as a live source lands it.
+        sample = SampleConfig(days=1, clusters=2, nodes=2, functions=3, scrape_seconds=173.0)
         ingest(IngestConfig(sample=sample), Range(), tmp_path / "raw")
         both(run_clean, tmp_path / "raw")
 
