@@ -230,12 +230,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "policy": options.policy,
         "seed": options.seed,
         **summarise(results, primary=primary, best_heuristic=best),
+        "bound_metric": primary[0] if options.bound else None,
         "price_assumed": loaded.price_assumed,
     }
     if options.json:
         sys.stdout.write(json.dumps({"summary": summary}) + "\n")
     else:
-        sys.stdout.write("".join(f"{name:>22}  {_short(value)}\n" for name, value in summary.items()))
+        width = max(map(len, summary))
+        sys.stdout.write("".join(f"{name:>{width}}  {_short(value)}\n" for name, value in summary.items()))
     return 0
 
 
