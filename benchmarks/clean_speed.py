@@ -309,8 +309,8 @@ def page(report: dict) -> str:
         f"Made by `python benchmarks/clean_speed.py` on {report['cores']} cores; a day is "
         f"{report['samples'][min(report['samples'])]:,} samples of 50 nodes × 10 pods at 15 s, written as all window "
         f"tables. pandas runs the same logic (`benchmarks/plain_pandas_clean.py`, vectorised): its "
-        f"{report['rows_equal_to_pandas']:,} rows are as many as those of `clean`, table by table, and equal to 1e-9 in "
-        f"the {sum(map(len, SAME.values()))} columns that were compared.",
+        f"{report['rows_equal_to_pandas']:,} rows are as many as those of `clean`, table by table, and equal to 1e-9 "
+        f"in the {sum(map(len, SAME.values()))} columns that were compared.",
         "",
         "| | wall s | CPU s | peak MB |",
         "| --- | --- | --- | --- |",
