@@ -25,6 +25,9 @@ INVALID_ACTIONS = ("terminate", "penalise", "raise")
 MOST_PODS = 100
 """Pod rows of a node in the padded view; the vector environments have no such limit."""
 
+LARGEST = 1e6
+"""Bound of quantities that have none of their own."""
+
 
 class DeployEnv(gymnasium.Env[Any, Any]):
     """One cluster; action: the node for the offered pod, its present one meaning stay.
@@ -74,10 +77,13 @@ class DeployEnv(gymnasium.Env[Any, Any]):
         self._over = True
         self.n_node = len(self.many.table)
         self.action_space = self.many.single_action_space
+        features = self.many.feature_spec
         self.observation_space = spaces.Dict(
             {
-                "nodes": spaces.Box(0.0, np.inf, (self.n_node, 1 + MOST_PODS, 4), np.float32),
-                **self.many.single_observation_space.spaces,  # type: ignore[attr-defined]
+                "nodes": spaces.Box(0.0, LARGEST, (self.n_node, 1 + MOST_PODS, 4), np.float32),
+                "candidates": spaces.Box(-LARGEST, LARGEST, (self.n_node, len(features.candidate)), np.float32),
+                "request": spaces.Box(-LARGEST, LARGEST, (len(features.request),), np.float32),
+                "mask": spaces.MultiBinary(self.n_node),
             }
         )
 
