@@ -6,7 +6,7 @@ A thin view over the batch kernels: the same scenario, start and actions give th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -37,13 +37,11 @@ from sched_env.functions.state import (
     RUNNING_REQUESTS,
 )
 from sched_env.functions.vector import ServerlessVectorEnv
+from sched_env.single import InvalidAction, Observation, known
 from sched_env.traces.functions import load as load_trace
 from sched_env.traces.tables import FunctionTrace, NodeTable
 from sched_env.vector import ENDED
 
-Observation = dict[str, NDArray[Any]]
-InvalidAction = Literal["terminate", "penalise", "raise"]
-INVALID_ACTIONS: tuple[InvalidAction, ...] = ("terminate", "penalise", "raise")
 LARGEST = 1e6
 """Bound of quantities that have none of their own (requests, io, relative response time)."""
 GIVE_UP_AFTER = 3
@@ -84,8 +82,6 @@ class ServerlessSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         render_mode: str | None = None,
         **overrides: Any,
     ) -> None:
-        if invalid_action not in INVALID_ACTIONS:
-            raise ConfigError(f"invalid_action is {invalid_action!r}", legal(INVALID_ACTIONS))
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ConfigError(f"render_mode is {render_mode!r}", legal(self.metadata["render_modes"]))
         named = scenarios.load(scenario)
@@ -94,7 +90,7 @@ class ServerlessSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         loaded = scenarios.load(named, {"nodes": num_nodes, "functions": num_functions, **overrides})
         self.scenario: ServerlessScenario = loaded  # type: ignore[assignment]
         self.render_mode = render_mode
-        self.invalid_action, self.invalid_penalty = invalid_action, float(invalid_penalty)
+        self.invalid_action, self.invalid_penalty = known(invalid_action), float(invalid_penalty)
         functions, nodes = load_trace(trace, self.scenario)
         self._core = ServerlessVectorEnv(self.scenario, 1, functions, nodes)
         self._whole_trace = False

@@ -1,9 +1,9 @@
 """Heuristics: hand-written policies, for single decisions on raw state and for whole batches of environments.
 
 Single decisions need numpy alone, because the live service falls back on them: ``sched_env.heuristics.<problem>``
-holds ``NAMES`` and ``score(name, candidates, request, mask, rng)``. Batches run compiled on an environment's own
-float64 state: ``sched_env.<problem>.rules`` holds ``batch(name, env, seed)``. Both call the same scoring functions.
-``random_feasible`` is the same for every problem and lives in ``sched_env.random_feasible``.
+holds ``NAMES`` and ``score(name, candidates, request, mask)``. Batches run compiled on an environment's own float64
+state: ``sched_env.<problem>.rules`` holds ``batch(name, env, seed)``. Both call the same scoring functions.
+``random_feasible`` is the same for every problem: here, and for batches in ``sched_env.random_feasible``.
 """
 
 from __future__ import annotations
@@ -62,8 +62,12 @@ def score(
         mask: Which candidates are feasible.
         rng: For ``random_feasible``; seeded afresh when left out.
     """
-    module = importlib.import_module(f"sched_env.heuristics.{problem}")
-    scores: NDArray[np.float64] = module.score(check(problem, name), candidates, request, mask, rng)
+    scores: NDArray[np.float64]
+    if check(problem, name) == "random_feasible":
+        scores = (rng or np.random.default_rng()).random(mask.size)
+    else:
+        module = importlib.import_module(f"sched_env.heuristics.{problem}")
+        scores = module.score(name, candidates, request, mask)
     return np.where(mask, scores, -np.inf)
 
 

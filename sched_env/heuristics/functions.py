@@ -131,12 +131,9 @@ def score(
     candidates: Mapping[str, NDArray[Any]],
     request: Mapping[str, float],
     mask: NDArray[np.bool_],
-    rng: np.random.Generator | None = None,
 ) -> NDArray[np.float64]:
     """Score every node for one instance, from raw state fields."""
     rule = NAMES.index(name)
-    if rule == RANDOM_FEASIBLE:
-        return (rng or np.random.default_rng()).random(mask.size)
     node, asked = complete(candidates, request)
     after = terms(node, asked)
     if rule == ORACLE_GREEDY:

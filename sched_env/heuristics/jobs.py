@@ -98,12 +98,9 @@ def score(
     candidates: Mapping[str, NDArray[Any]],
     request: Mapping[str, float],
     mask: NDArray[np.bool_],
-    rng: np.random.Generator | None = None,
 ) -> NDArray[np.float64]:
     """Score every card for one job, from raw fields; without exact predictions the features' estimate is used."""
     rule = CARD_RULES[name]
-    if rule == RANDOM:
-        return (rng or np.random.default_rng()).random(mask.size)
     card = dict(zip(STATE_FIELDS, columns(STATE_FIELDS, candidates), strict=True))
     job = dict(zip(REQUEST_FIELDS, scalars(REQUEST_FIELDS, request), strict=True))
     shared_s = np.where(np.isfinite(card["shared_s"]), card["shared_s"], card["alone_s"])

@@ -81,16 +81,13 @@ def score(
     name: str,
     candidates: Mapping[str, NDArray[Any]],
     request: Mapping[str, float],
-    mask: NDArray[np.bool_],
-    rng: np.random.Generator | None = None,
+    _mask: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
     """Score every node for one pod, from raw fields.
 
     Without exact penalties ``best_single_move`` goes by the highest use, as ``hottest_to_coolest``.
     """
     rule = NAMES.index(name)
-    if rule == RANDOM:
-        return (rng or np.random.default_rng()).random(mask.size)
     node, _ = complete(candidates, request)
     cpu, mem = node["cpu_mean"] / node["cpu_capacity"], node["mem_mean"] / node["mem_capacity"]
     mean_cpu, mean_mem = _mean(cpu), _mean(mem)

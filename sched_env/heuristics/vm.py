@@ -152,12 +152,9 @@ def score(
     candidates: Mapping[str, NDArray[Any]],
     request: Mapping[str, float],
     mask: NDArray[np.bool_],
-    rng: np.random.Generator | None = None,
 ) -> NDArray[np.float64]:
     """Score every half for one request, from raw state fields."""
     rule = NAMES.index(name)
-    if rule == RANDOM_FEASIBLE:
-        return (rng or np.random.default_rng()).random(mask.size)
     cpu_free, mem_free, other_cpu, other_mem, cpu_cap, mem_cap = columns(STATE_FIELDS, candidates)
     cpu, mem, double = scalars(REQUEST_FIELDS, request)
     share = 1.0 - 0.5 * double

@@ -64,12 +64,9 @@ def score(
     candidates: Mapping[str, NDArray[Any]],
     request: Mapping[str, float],
     mask: NDArray[np.bool_],
-    rng: np.random.Generator | None = None,
 ) -> NDArray[np.float64]:
     """Score every node for one task, from raw fields."""
     rule = NAMES.index(name)
-    if rule == RANDOM_FEASIBLE:
-        return (rng or np.random.default_rng()).random(mask.size)
     node, task = terms(candidates, request)
     scores: NDArray[np.float64] = node_score(
         rule,

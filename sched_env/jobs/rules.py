@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sched_env.heuristics import jobs as heuristics
-from sched_env.heuristics.jobs import CARD_RULES, COMPLETION, DISCIPLINES, RANDOM, SHARE
+from sched_env.heuristics.jobs import CARD_RULES, COMPLETION, DISCIPLINES, SHARE
 from sched_env.jit import inline, lean_kernel
 from sched_env.jobs.state import (
     CORES,
@@ -29,7 +29,6 @@ from sched_env.jobs.state import (
     State,
 )
 from sched_env.jobs.whatif import busy_share, completion_s
-from sched_env.random_feasible import RandomFeasible
 from sched_env.traces.tables_jobs import Bools, Floats
 
 if TYPE_CHECKING:
@@ -91,12 +90,10 @@ def choose(
                 actions[b] = c
 
 
-def batch(name: str, env: CpnVectorEnv, seed: int) -> BatchRule:
+def batch(name: str, env: CpnVectorEnv, _seed: int) -> BatchRule:
     """Bind a heuristic to a vector environment, whose queue is from then on run as the heuristic wants it."""
     env.use(discipline_of(name, env))
     rule = CARD_RULES[name]
-    if rule == RANDOM:
-        return RandomFeasible(env, seed)
     actions, unwanted, buffers = np.zeros(env.num_envs, np.int64), np.empty((0, 0)), env.buffers
     shares = np.zeros((env.num_envs, len(env.topology.card_types)))
     planner = None

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.error import ResetNeeded
-from numpy.typing import NDArray
 
 from sched_env import scenarios
-from sched_env.errors import ConfigError, InfeasibleActionError, legal
+from sched_env.errors import ConfigError
 from sched_env.pods.counting import share
 from sched_env.pods.scenario import DeployScenario
 from sched_env.pods.state import HOT, ROW
-from sched_env.pods.vector import make
-from sched_env.traces.tables import Floats
-from sched_env.vector import ENDED
+from sched_env.pods.vector import DeployVectorEnv, make
+from sched_env.single import InvalidAction, Observation, PlacementEnv
 
-Observation = dict[str, NDArray[Any]]
-Step = tuple[Observation, float, bool, bool, dict[str, Any]]
-INVALID_ACTIONS = ("terminate", "penalise", "raise")
 MOST_PODS = 100
 """Pod rows of a node in the padded view; the vector environments have no such limit."""
 
@@ -29,7 +22,7 @@ LARGEST = 1e6
 """Bound of quantities that have none of their own."""
 
 
-class DeployEnv(gymnasium.Env[Any, Any]):
+class DeployEnv(PlacementEnv[DeployVectorEnv]):
     """One cluster; action: the node for the offered pod, its present one meaning stay.
 
     Observation: ``nodes`` (n, 101, 4), row 0 total cpu, total mem, remaining cpu, remaining mem of the node, then one
@@ -40,14 +33,12 @@ class DeployEnv(gymnasium.Env[Any, Any]):
         n_node: Nodes of the generated cluster; the scenario's when left out.
         scenario: Name, file or loaded scenario.
         trace: A (PodTrace, NodeTable) pair, a PodTrace, or a path; the scenario's own when left out.
-        invalid_action: What an infeasible action does, the state being unchanged in every case: ``terminate`` ends the
-            episode with ``info["invalid"]``, ``penalise`` costs ``invalid_penalty``, ``raise`` raises.
-        invalid_penalty: Reward taken by ``penalise``.
+        invalid_action: As :class:`~sched_env.single.PlacementEnv`, and ``invalid_penalty`` too.
         seed: Names the start points until ``reset`` is given another.
         overrides: Scenario keys to replace.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as Gymnasium
+    CANDIDATE = "node"
 
     def __init__(
         self,
@@ -55,14 +46,12 @@ class DeployEnv(gymnasium.Env[Any, Any]):
         *,
         scenario: str | scenarios.Scenario = "pods/deploy",
         trace: Any = None,
-        invalid_action: Literal["terminate", "penalise", "raise"] = "terminate",
+        invalid_action: InvalidAction = "terminate",
         invalid_penalty: float = 10.0,
         seed: int = 0,
         render_mode: None = None,
         **overrides: Any,
     ) -> None:
-        if invalid_action not in INVALID_ACTIONS:
-            raise ConfigError(f"invalid_action is {invalid_action!r}", legal(INVALID_ACTIONS))
         loaded = scenarios.load(scenario, overrides if n_node is None else {"n_node": n_node, **overrides})
         if isinstance(loaded, DeployScenario) and loaded.pod_limit > MOST_PODS:
             raise ConfigError(
@@ -70,13 +59,9 @@ class DeployEnv(gymnasium.Env[Any, Any]):
                 f"at most {MOST_PODS} in this view",
                 "use make_vec, which has no limit",
             )
-        self.many = make(loaded, 1, seed=seed, trace=trace, copy=True)
-        """The vector environment behind this one."""
+        super().__init__(make(loaded, 1, seed=seed, trace=trace, copy=True), invalid_action, invalid_penalty)
         self.render_mode = render_mode
-        self._invalid_action, self._invalid_penalty = invalid_action, invalid_penalty
-        self._over = True
         self.n_node = len(self.many.table)
-        self.action_space = self.many.single_action_space
         features = self.many.feature_spec
         self.observation_space = spaces.Dict(
             {
@@ -124,63 +109,16 @@ class DeployEnv(gymnasium.Env[Any, Any]):
         cursor, trace = self.many.state.cursor[0], self.many.trace
         return trace.pod_names[trace.pod[trace.window_rows[self.t] + cursor[ROW]]], int(cursor[HOT])
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
-        """Begin an episode; ``options={"start": window}`` names its first window, otherwise it is drawn."""
-        super().reset(seed=seed)
-        start = (options or {}).get("start", -1)
-        self.many.reset(seed=seed, options={"starts": [start], "park": True})
-        self._over = False
-        return self._observe(), {"start": int(self.many.buffers.start[0]), "t": self.t}
-
-    def step(self, action: int) -> Step:
-        """Put the offered pod on node ``action``; when the last of the window was decided, replay the next one."""
-        if self._over:
-            raise ResetNeeded("the episode is over; call reset()")
-        try:
-            _, reward, terminated, truncated, infos = self.many.step([int(action)])
-        except InfeasibleActionError:
-            return self._refuse(int(action))
-        info: dict[str, Any] = {"t": self.t}
-        if infos:
-            self._over = True
-            metrics = infos["episode"]
-            info["episode_metrics"] = {name: float(metrics[name][0]) for name in self.many.METRICS}
-            info["ended"] = ENDED[metrics["ended"][0]]
-        return self._observe(), float(reward[0]), bool(terminated[0]), bool(truncated[0]), info
-
-    def _refuse(self, action: int) -> Step:
-        if self._invalid_action == "raise":
-            raise InfeasibleActionError(
-                f"node {action} cannot take the pod", "a node whose mask is 1", "nothing changed"
-            )
-        ends = self._invalid_action == "terminate"
-        self._over = ends
-        return self._observe(), 0.0 if ends else -self._invalid_penalty, ends, False, {"t": self.t, "invalid": True}
+    def _facts(self) -> dict[str, Any]:
+        return {"t": self.t}
 
     def _observe(self) -> Observation:
-        seen = self.many.observe()
         padded = np.zeros((self.n_node, 1 + MOST_PODS, 4), np.float32)
         for n, node in enumerate(self.nodes):
             padded[n, 0] = [node[key] for key in _NODE_KEYS]
             for row, pod in enumerate(node["pods"], start=1):
                 padded[n, row] = [pod[key] for key in _POD_KEYS]
-        return {
-            "nodes": padded,
-            "candidates": seen["candidates"][0],
-            "request": seen["request"][0],
-            "mask": seen["mask"][0].astype(np.int8),
-        }
-
-    def action_masks(self) -> NDArray[np.bool_]:
-        """Return the feasible actions, as sb3-contrib's MaskablePPO asks for them."""
-        mask: NDArray[np.bool_] = self.many.buffers.mask[0].copy()
-        return mask
-
-    def raw(self) -> tuple[dict[str, Floats], dict[str, float]]:
-        """Return the raw fields of the present decision, as the live service would report them."""
-        return self.many.raw(0)
+        return {"nodes": padded, **super()._observe()}
 
 
 _NODE_KEYS = ("total_cpu", "total_mem", "remain_cpu", "remain_mem")

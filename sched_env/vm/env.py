@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 
 from sched_env import heuristics, scenarios
 from sched_env.errors import ConfigError, InfeasibleActionError, legal
+from sched_env.single import InvalidAction, Observation, known
 from sched_env.traces.tables import VmTrace
 from sched_env.vector import ENDED
 from sched_env.vm import render
 from sched_env.vm.scenario import VmScenario
 from sched_env.vm.vector import make
 
-Observation = dict[str, NDArray[Any]]
-INVALID_ACTIONS = ("terminate", "penalise", "raise")
 BUILT_IN_RULES = {-1: "first_fit", -2: "vmagent_spread"}
 """Actions that upstream's users know: let the environment decide."""
 
@@ -60,14 +59,12 @@ class SchedEnv(gymnasium.Env[Any, Any]):
         double_thr: float | None = None,
         *,
         scenario: str | VmScenario | None = None,
-        invalid_action: Literal["terminate", "penalise", "raise"] = "terminate",
+        invalid_action: InvalidAction = "terminate",
         invalid_penalty: float = 10.0,
         seed: int = 0,
         render_mode: Literal["ansi", "rgb_array"] | None = None,
         **overrides: Any,
     ) -> None:
-        if invalid_action not in INVALID_ACTIONS:
-            raise ConfigError(f"invalid_action is {invalid_action!r}", legal(INVALID_ACTIONS))
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ConfigError(f"render_mode is {render_mode!r}", legal(self.metadata["render_modes"]))
         given = {
@@ -82,7 +79,7 @@ class SchedEnv(gymnasium.Env[Any, Any]):
         if not isinstance(loaded, VmScenario):
             raise ConfigError(f"scenario {loaded.name!r} is of problem {loaded.problem}", "a vm scenario")
         self._many = make(loaded, 1, seed=seed, trace=trace)
-        self._invalid_action, self._invalid_penalty = invalid_action, invalid_penalty
+        self._invalid_action, self._invalid_penalty = known(invalid_action), invalid_penalty
         self.render_mode = render_mode
         self._recorder = _recorder(Path(render_path), self._many, seed) if render_path else None
         self._action = np.zeros(1, np.int64)

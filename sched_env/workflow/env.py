@@ -2,45 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from numpy.typing import ArrayLike, NDArray
 
 from sched_env import scenarios
-from sched_env.errors import ConfigError, InfeasibleActionError, legal
+from sched_env.errors import ConfigError
 from sched_env.features.workflow import fits
-from sched_env.vector import ENDED
+from sched_env.single import InvalidAction, Observation, PlacementEnv, Step
 from sched_env.workflow.state import CPU, FINISH, FIRST, INPUT, MEM, NEXT, NODE, RUNTIME, SIZE, START, TAIL
-from sched_env.workflow.vector import make
+from sched_env.workflow.vector import WorkflowVectorEnv, make
 
-Observation = dict[str, NDArray[Any]]
-Step = tuple[Observation, float, bool, bool, dict[str, Any]]
-InvalidAction = Literal["terminate", "penalise", "raise"]
-INVALID_ACTIONS: tuple[InvalidAction, ...] = ("terminate", "penalise", "raise")
 TASK_COLUMNS = (CPU, MEM, RUNTIME, INPUT, TAIL)
 """What ``WorkflowPlanEnv`` shows of a task: cores, GiB, seconds, MB from outside, mean way from its end to the end."""
 
 
-class WorkflowEnv(gymnasium.Env[Any, Any]):
+class WorkflowEnv(PlacementEnv[WorkflowVectorEnv]):
     """One workflow, task by task: observation ``candidates`` (N, F), ``request`` (R), ``mask`` (N); action: a node.
 
-    Tasks are offered parents first, by falling upward rank (scenario key ``order``).
+    Tasks are offered parents first, by falling upward rank (scenario key ``order``). A start is a workflow's number;
+    ``info`` names it, and holds its ``schedule`` at the end.
 
     Args:
         scenario: Name, file or loaded scenario.
         trace: Workflows (``sched_env.traces.workflows.load``); the scenario's own when left out.
-        invalid_action: What an infeasible action does, the state being unchanged in every case: ``terminate`` ends the
-            episode with ``info["invalid"]``, ``penalise`` costs ``invalid_penalty``, ``raise`` raises.
-        invalid_penalty: Reward taken by ``penalise``.
+        invalid_action: As :class:`~sched_env.single.PlacementEnv`, and ``invalid_penalty`` too.
         seed: Names the workflows that are drawn until ``reset`` is given another.
         overrides: Scenario keys to replace.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as Gymnasium
+    CANDIDATE = "node"
 
     def __init__(
         self,
@@ -53,67 +47,18 @@ class WorkflowEnv(gymnasium.Env[Any, Any]):
         render_mode: None = None,
         **overrides: Any,
     ) -> None:
-        if invalid_action not in INVALID_ACTIONS:
-            raise ConfigError(f"invalid_action is {invalid_action!r}", legal(INVALID_ACTIONS))
-        self.many = make(scenarios.load(scenario, overrides), 1, seed=seed, trace=trace, copy=True)
-        """The vector environment behind this one."""
+        many = make(scenarios.load(scenario, overrides), 1, seed=seed, trace=trace, copy=True)
+        super().__init__(many, invalid_action, invalid_penalty)
         self.render_mode = render_mode
-        self.invalid_action, self.invalid_penalty = invalid_action, float(invalid_penalty)
-        self._over = True
-        self.action_space = self.many.single_action_space
-        self.observation_space: spaces.Space[Any] = spaces.Dict(self.many.single_observation_space.spaces)  # type: ignore[attr-defined]
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
-        """Begin a workflow; ``options={"start": number}`` names it, otherwise it is drawn from the seed."""
-        super().reset(seed=seed)
-        start = (options or {}).get("start", -1)
-        self.many.reset(seed=seed, options={"starts": [start], "park": True})
-        self._over = False
-        chosen = int(self.many.buffers.start[0])
-        return self._observe(), {"start": chosen, "workflow": self.many.dags[chosen].name}
+    def _facts(self) -> dict[str, Any]:
+        return {"workflow": self.many.dags[int(self.many.buffers.start[0])].name}
 
-    def step(self, action: Any) -> Step:
-        """Put the offered task on node ``action``."""
+    def _place(self, candidate: int) -> tuple[float, bool, bool, dict[str, Any]]:
+        reward, terminated, truncated, info = super()._place(candidate)
         if self._over:
-            raise ResetNeeded("the episode is over; call reset()")
-        try:
-            reward, terminated, truncated, info = self._place(int(action))
-        except InfeasibleActionError:
-            return self._refuse()
-        return self._observe(), reward, terminated, truncated, info
-
-    def _place(self, node: int) -> tuple[float, bool, bool, dict[str, Any]]:
-        _, reward, terminated, truncated, infos = self.many.step([node])
-        info: dict[str, Any] = {}
-        if infos:
-            self._over = True
-            metrics = infos["episode"]
-            info["episode_metrics"] = {name: float(metrics[name][0]) for name in self.many.METRICS}
-            info["ended"] = ENDED[metrics["ended"][0]]
             info["schedule"] = self.schedule()
-        return float(reward[0]), bool(terminated[0]), bool(truncated[0]), info
-
-    def _refuse(self) -> Step:
-        if self.invalid_action == "raise":
-            raise InfeasibleActionError("a node cannot hold its task", "nodes whose mask is 1", "nothing changed")
-        ends = self.invalid_action == "terminate"
-        self._over = ends
-        return self._observe(), 0.0 if ends else -self.invalid_penalty, ends, False, {"invalid": True}
-
-    def _observe(self) -> Observation:
-        seen = self.many.observe()
-        return {
-            "candidates": seen["candidates"][0],
-            "request": seen["request"][0],
-            "mask": seen["mask"][0].astype(np.int8),
-        }
-
-    def action_masks(self) -> NDArray[np.bool_]:
-        """Return the feasible actions, as sb3-contrib's MaskablePPO asks for them."""
-        mask: NDArray[np.bool_] = self.many.buffers.mask[0].copy()
-        return mask
+        return reward, terminated, truncated, info
 
     def schedule(self) -> dict[str, NDArray[Any]]:
         """Return node, start and end of the tasks placed so far, in the order they were offered in."""
@@ -168,7 +113,7 @@ class WorkflowPlanEnv(WorkflowEnv):
         # Looked at as a whole before anything is placed: an infeasible plan changes nothing.
         legal_nodes = (chosen >= 0) & (chosen < len(self.many.table))
         if not legal_nodes.all() or not self._observe()["mask"][np.arange(size), chosen].all():
-            return self._refuse()
+            return self._refuse(chosen)
         total = 0.0
         for node in chosen:
             reward, terminated, truncated, info = self._place(int(node))

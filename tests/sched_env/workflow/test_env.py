@@ -58,7 +58,7 @@ def test_invalid_actions_do_what_they_are_told_to(kind, dag, nodes):
                 env.step(wrong)
             continue
         seen, reward, terminated, _, info = env.step(wrong)
-        assert info == {"invalid": True}
+        assert info == {"workflow": flow.name, "invalid": True}
         assert terminated == (invalid_action == "terminate")
         assert reward == (0.0 if terminated else -10.0)
         for name, values in first.items():
