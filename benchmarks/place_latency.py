@@ -151,6 +151,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--hidden", type=int, default=64, help="width of the two layers; 64 is the trained policy's")
     parser.add_argument("--port", type=int, default=18199)
+    parser.add_argument("--out", type=Path, help="also write place_latency.json to this folder")
     arguments = parser.parse_args()
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as temporary:
@@ -171,9 +172,10 @@ def main() -> None:
             finally:
                 service.terminate()
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "load": round(os.getloadavg()[0], 1)}
-    print(
-        json.dumps({"benchmark": "place_latency", "hidden": arguments.hidden, "machine": machine, "results": results})
-    )
+    report = {"benchmark": "place_latency", "hidden": arguments.hidden, "machine": machine, "results": results}
+    if arguments.out:
+        (arguments.out / "place_latency.json").write_text(json.dumps(report, indent=1) + "\n")
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":
