@@ -102,8 +102,9 @@ def page(results: list[dict[str, Any]]) -> str:
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for result in results:
-        found = {**result["found"]["error"], **result["found"]["warning"]}
-        said = ("passes" if result["passed"] else "stops") + (f": {_listed(found)}" if found else "")
+        errors, warnings = (_listed(result["found"][severity]) for severity in ("error", "warning"))
+        said = "passes" if result["passed"] else f"**stops**: {errors}"
+        said += f"; warns: {warnings}" if warnings else ""
         for number, (name, rows) in enumerate(result["rows"].items()):
             once = number == 0
             cells = [result["trace"], str(result["days"])] if once else ["", ""]
