@@ -7,6 +7,7 @@ B environments and write into the shared :class:`Buffers`; this module never loo
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -66,7 +67,7 @@ class Buffers(NamedTuple):
     """[B]: how long the request placed by the last step had waited."""
 
 
-class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
+class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
     """B environments of one problem behind one step; episodes restart in the step that ends them.
 
     ``step`` returns the buffers themselves, which the next step overwrites, unless ``copy`` is set.
@@ -152,10 +153,11 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
         }
         self._expose(candidates)
 
+    @abstractmethod
     def _reset(self, starts: NDArray[np.int64]) -> None:
         """Begin an episode in every environment; a start of -1 is drawn from (seed, environment, ``episode``)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _step(self, actions: NDArray[np.int64]) -> int:
         """Step the active environments and restart (or, with ``self.park``, deactivate) those whose episode ended.
 
@@ -163,11 +165,25 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]]):
             The number of episodes that ended; or ``-1 - b`` when the action of environment b is infeasible, and
             then nothing at all has changed.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def raw(self, b: int) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
         """Return the raw state fields of environment b's candidates and of its request (``features``)."""
-        raise NotImplementedError
+
+    def _check_first_decision(self, decided: NDArray[np.int64], present: str) -> None:
+        """Refuse to change how episodes are run (at present as said) once one of them is under way."""
+        if self.buffers.active.any() and decided.any():
+            raise ConfigError(
+                f"{present} and an episode is under way",
+                "a change at the start of an episode",
+                "reset the environment after binding the heuristic",
+            )
+
+    def _begin_anew(self) -> None:
+        """Begin the same episodes once more, if any have begun."""
+        if self.buffers.active.any():
+            self.buffers.episode[:] -= 1
+            self._reset(self.buffers.start.copy())
 
     def rebuild(self, b: int) -> features.Observation:
         """Build environment b's observation from scratch; the incremental one must equal it bit for bit."""

@@ -102,18 +102,10 @@ class CpnVectorEnv(PlacementVectorEnv):
         """
         if discipline == self.discipline:
             return
-        buffers = self.buffers
-        if buffers.active.any() and self.state.tally[:, STEPS].any():
-            raise ConfigError(
-                f"the queue is run as {self.discipline} and an episode is under way",
-                "a change at the start of an episode",
-                "reset the environment after binding the heuristic",
-            )
+        self._check_first_decision(self.state.tally[:, STEPS], f"the queue is run as {self.discipline}")
         self.discipline = discipline
         self.rules = rules_of(self.scenario, discipline, len(self.trace))
-        if buffers.active.any():
-            buffers.episode[:] -= 1
-            self._reset(buffers.start.copy())
+        self._begin_anew()
 
     def raw(self, b: int) -> tuple[dict[str, Floats], dict[str, float]]:
         """Return the raw fields of environment b's present decision, as the live service would report them."""

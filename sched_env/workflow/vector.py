@@ -70,18 +70,10 @@ class WorkflowVectorEnv(PlacementVectorEnv):
         """
         if order == self.order:
             return
-        buffers = self.buffers
-        if buffers.active.any() and self.state.cursor[:, NEXT].any():
-            raise ConfigError(
-                f"tasks are offered by {self.order} and an episode is under way",
-                "a change at the start of an episode",
-                "reset the environment after binding the heuristic",
-            )
+        self._check_first_decision(self.state.cursor[:, NEXT], f"tasks are offered by {self.order}")
         self.order = order
         self.plan = plan_of(self.dags, self.table, order, self.scenario.deadline_slack)
-        if buffers.active.any():
-            buffers.episode[:] -= 1
-            self._reset(buffers.start.copy())
+        self._begin_anew()
 
     def raw(self, b: int) -> tuple[dict[str, Floats], dict[str, float]]:
         """Return the raw fields of environment b's present decision."""

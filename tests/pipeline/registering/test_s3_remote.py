@@ -18,6 +18,7 @@ from pipeline.registering.chain import Chain
 from pipeline.registering.verify import verify
 
 botocore = pytest.importorskip("botocore.session", reason="the s3 extra is not installed: pip install -e '.[s3]'")
+errors = pytest.importorskip("botocore.exceptions")
 pytest.importorskip("dvc_s3", reason="the s3 extra is not installed: pip install -e '.[s3]'")
 
 pytestmark = pytest.mark.s3
@@ -61,7 +62,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         try:
             client.create_bucket(Bucket="loadmaster")
             break
-        except Exception:
+        except (errors.EndpointConnectionError, errors.ConnectionClosedError):
             assert server.poll() is None, "versitygw ended"
             assert time.monotonic() < until, "versitygw does not answer"
             time.sleep(0.1)
