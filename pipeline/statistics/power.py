@@ -34,11 +34,6 @@ def power(error: float, effect: float, *, confidence: float = 0.95) -> float:
     return float(ndtr(effect / error - ndtri((1.0 + confidence) / 2.0)))
 
 
-def detectable_effect(error: float, *, confidence: float = 0.95, power: float = 0.8) -> float:
-    """Smallest true difference that is found with the wanted power."""
-    return error * float(ndtri((1.0 + confidence) / 2.0) + ndtri(power))
-
-
 def shared_power(power: float, tests: int) -> float:
     """Power each of ``tests`` guardrails needs so that all are cleared with ``power`` (Bonferroni on beta)."""
     return 1.0 - (1.0 - power) / max(1, tests)
