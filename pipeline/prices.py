@@ -17,6 +17,7 @@ from pipeline.errors import DataError
 FILE = "prices.csv"
 COLUMNS = ("instance_type", "usd_per_hour")
 DEFAULT_USD_PER_HOUR = 1.0
+_BEYOND = "cells beyond the header"
 
 
 def read_prices(path: Path) -> dict[str, float]:
@@ -24,17 +25,20 @@ def read_prices(path: Path) -> dict[str, float]:
     prices: dict[str, float] = {}
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
+            reader = csv.DictReader(file, restkey=_BEYOND, skipinitialspace=True)
             present = list(reader.fieldnames or ())
             missing = set(COLUMNS) - set(present)
             if missing:
                 raise DataError(
-                    f"{path}: no column {', '.join(sorted(missing))}", f"a CSV with the columns {', '.join(COLUMNS)}"
+                    f"{path}: no column {', '.join(sorted(missing))}, only {', '.join(present)}",
+                    f"a CSV with the columns {', '.join(COLUMNS)}",
                 )
             if twice := [name for name in COLUMNS if present.count(name) > 1]:
                 raise DataError(f"{path}: the column {twice[0]} is there twice", "each column once")
             for row in reader:
                 where = f"{path}, line {reader.line_num}"
+                if _BEYOND in row:
+                    raise DataError(f"{where}: more cells than the header has", "a point, not a comma, in a price")
                 kind, price = (row["instance_type"] or "").strip(), _price(row["usd_per_hour"], where)
                 if not kind:
                     raise DataError(f"{where}: empty instance_type", "a name")
@@ -63,6 +67,6 @@ def _price(text: str | None, where: str) -> float:
         price = float(text or "")
     except ValueError:
         price = math.nan
-    if not math.isfinite(price) or price < 0:
+    if not math.isfinite(price) or price < 0 or "_" in str(text):  # Python reads 1_000 as a number, nobody else does
         raise DataError(f"{where}: usd_per_hour is {text!r}", "a finite number of at least 0")
     return price

@@ -19,6 +19,7 @@ from pipeline.sources.metric_map import LABELS, Entry
 
 SPOOL_LINES = 500_000
 _DAY_US = 86_400_000_000
+_NAME = re.compile(r"[a-zA-Z_:][\w:]*", re.ASCII)
 _LABEL = re.compile(r'\s*([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"\s*(?:,|$)')
 _ESCAPE = re.compile(r"\\(.)")
 
@@ -43,26 +44,33 @@ class Catalogue:
             for name in entry.minus:
                 self._by_name[name].append((entry, -1.0))
         self._heads: dict[str, int] = {}
+        self._series: dict[tuple[str, frozenset[tuple[str, str]]], int] = {}
         self._targets: list[list[_Target]] = []
         self._unknown: dict[int, str] = {}
         self._rows: dict[tuple[str | float | None, ...], int] = {}
         self._entry_of: list[Entry | None] = []
 
-    def find(self, head: str, path: Path) -> int:
-        """Return the number of an exporter's series."""
+    def find(self, head: str, path: Path, line: int) -> int:
+        """Return the number of an exporter's series; file and line are named where it is none."""
         number = self._heads.get(head)
         if number is None:
-            number = self._heads[head] = len(self._targets)
             name, _, text = head.partition("{")
-            labels = read_labels(text.strip()[:-1], path)
-            try:
-                self._targets.append(self._resolve(name.strip(), labels, number))
-            except ValueError as error:
-                raise SourceError(f"{path}: {head}: {error}", "a number as le") from error
+            where = f"{path}, line {line}"
+            name, labels = name.strip(), read_labels(text.strip()[:-1], where)
+            if not _NAME.fullmatch(name):
+                raise SourceError(f"{where}: {head!r} is no name of a metric", 'name{label="value"} value time')
+            # The order of labels says nothing: two spellings of a series must not count twice in a sum.
+            series = (name, frozenset(labels.items()))
+            number = self._heads[head] = self._series.setdefault(series, len(self._targets))
+            if number == len(self._targets):
+                try:
+                    self._targets.append(self._resolve(name, labels, number))
+                except ValueError as error:
+                    raise SourceError(f"{where}: {head}: {error}", "a number as le") from error
         return number
 
     def _resolve(self, name: str, labels: dict[str, str], number: int) -> list[_Target]:
-        cluster = labels.get("cluster", self._cluster)
+        cluster = labels.get("cluster") or self._cluster
         bound = float(labels["le"]) if "le" in labels else None
         if name in METRICS:
             key = (cluster, name, *(labels.get(label) for label in LABELS), bound)
@@ -220,15 +228,15 @@ class Spool:
             yield series, time_us, value
 
 
-def read_labels(text: str, path: Path) -> dict[str, str]:
+def read_labels(text: str, where: str) -> dict[str, str]:
     """Read what is between the braces."""
     labels, position = {}, 0
     while position < len(text):
         found = _LABEL.match(text, position)
         if found is None:
-            raise SourceError(f"{path}: labels {{{text}}} cannot be read", 'name="value", …')
+            raise SourceError(f"{where}: labels {{{text}}} cannot be read", 'name="value", …')
         if found[1] in labels:
-            raise SourceError(f"{path}: labels {{{text}}} have {found[1]!r} twice", "each label once")
+            raise SourceError(f"{where}: labels {{{text}}} have {found[1]!r} twice", "each label once")
         labels[found[1]] = (
             _ESCAPE.sub(lambda one: {"n": "\n"}.get(one[1], one[1]), found[2]) if "\\" in found[2] else found[2]
         )

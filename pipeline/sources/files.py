@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from pipeline.errors import SourceError
 from pipeline.sources import Chunk, Rows, Source, Tally
+from sched_env.errors import ConfigError
 
 OTHER_DAYS = "rows outside the days asked for"
 _DAY_US = 86_400_000_000
@@ -32,6 +33,9 @@ class FileSource(Source):
     @staticmethod
     def matching(patterns: Iterable[str], what: str) -> list[Path]:
         """List the files that patterns name; each must name one."""
+        patterns = list(patterns)
+        if not patterns:
+            raise ConfigError(f"{what}.paths is empty", "paths or patterns of readable files")
         files: list[Path] = []
         for pattern in patterns:
             found = sorted(path for path in map(Path, glob.glob(pattern, recursive=True)) if path.is_file())  # noqa: PTH207  absolute too

@@ -68,16 +68,16 @@ class OpenMetricsSource(FileSource):
         catalogue = Catalogue(self._entries, self._config.cluster)
         with tempfile.TemporaryDirectory(prefix="loadmaster-openmetrics-") as folder:
             spool = Spool(Path(folder))
-            for head, time_us, value in self._lines(path):
-                spool.add(catalogue.find(head, path), time_us, value)
+            for number, (head, time_us, value) in self._lines(path):
+                spool.add(catalogue.find(head, path, number), time_us, value)
             spool.flush()
             tally.skipped.update(catalogue.unknown_lines(spool.counts))
             for day in spool.days():
                 for table in catalogue.tables(*day):
                     yield "samples", table
 
-    def _lines(self, path: Path) -> Iterator[tuple[str, int, float]]:
-        """Yield (name with labels, microseconds, value) of each line that is a sample."""
+    def _lines(self, path: Path) -> Iterator[tuple[int, tuple[str, int, float]]]:
+        """Yield the number and (name with labels, microseconds, value) of each line that is a sample."""
         unit, ended = self._config.time_unit_s * 1e6, False
         number = 0
         # Only a line feed ends a line: a carriage return may be part of a label.
@@ -91,10 +91,12 @@ class OpenMetricsSource(FileSource):
                         ended = line.strip() == "# EOF"
                         continue
                     try:
-                        yield _sample(line, unit)
+                        yield number, _sample(line, unit)
                     except ValueError as error:
                         raise SourceError(
-                            f"{path}, line {number}: {line.strip()[:120]!r}: {error}", 'name{label="value"} value time'
+                            f"{path}, line {number}: {line.strip()[:120]!r}: {error}",
+                            'name{label="value"} value time',
+                            "mend the line, or set ingest.openmetrics.time_unit_s (1: seconds, 0.001: milliseconds)",
                         ) from error
         except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
             raise SourceError(f"{path}, after line {number}: {error}", "a whole text file in UTF-8") from error

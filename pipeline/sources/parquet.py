@@ -17,6 +17,8 @@ from pipeline.sources.files import FileSource
 from sched_env.errors import ConfigError, legal
 
 BATCH_ROWS = 1_000_000
+_NEEDED = {"samples": "value", "requests": "duration_s"}
+"""Columns that may hold nulls but not be missing: no row could be used without them."""
 
 
 class ParquetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,11 +41,11 @@ class ParquetSource(FileSource):
     def __init__(self, config: ParquetConfig, days: Sequence[date]) -> None:
         super().__init__([pattern for found in config.paths.values() for pattern in found], days, "ingest.parquet")
         self._config = config
-        self._tables = {
-            path: table
-            for table, patterns in config.paths.items()
-            for path in FileSource.matching(patterns, "ingest.parquet")
-        }
+        self._tables: dict[Path, str] = {}
+        for table, patterns in config.paths.items():
+            for path in FileSource.matching(patterns, f"ingest.parquet.{table}"):
+                if (other := self._tables.setdefault(path, table)) != table:
+                    raise SourceError(f"{path} is named for {other} and for {table}", "one table a file")
 
     def settings(self) -> dict[str, object]:
         """Name files, days and the cluster."""
@@ -74,14 +76,18 @@ class ParquetSource(FileSource):
                     raise SourceError(f"{path}: {wanted.name} is {column.type}", "timestamps in UTC")
                 if pa.types.is_floating(wanted.type) and not _is_number(column.type):
                     raise SourceError(f"{path}: {wanted.name} is {column.type}", "numbers")
+                if pa.types.is_string(wanted.type) and not _is_name(column.type):
+                    raise SourceError(f"{path}: {wanted.name} is {column.type}", "strings, or whole numbers")
+                # Nanoseconds are rounded down; nothing here is measured more finely than microseconds. A counter above
+                # 2**53 loses its last digits.
+                rounded = _in_nanoseconds(column.type) or pa.types.is_floating(wanted.type)
                 try:
-                    # Nanoseconds are rounded down; nothing here is measured more finely than microseconds.
-                    columns.append(column.cast(wanted.type, safe=not _in_nanoseconds(column.type)))
+                    columns.append(column.cast(wanted.type, safe=not rounded))
                 except pa.ArrowException as error:
                     raise SourceError(f"{path}: {wanted.name} is {column.type}: {error}", str(wanted.type)) from error
             elif wanted.name == "cluster":
                 columns.append(pa.array([self._config.cluster] * len(rows), pa.string()))
-            elif wanted.nullable:
+            elif wanted.nullable and wanted.name != _NEEDED.get(table):
                 columns.append(pa.nulls(len(rows), wanted.type))
             else:
                 raise SourceError(
@@ -93,6 +99,13 @@ class ParquetSource(FileSource):
 def _is_number(kind: pa.DataType) -> bool:
     checks = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
     return any(check(kind) for check in checks)
+
+
+def _is_name(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    checks = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_binary)
+    return any(check(kind) for check in (*checks, pa.types.is_integer, pa.types.is_null))
 
 
 def _in_nanoseconds(kind: pa.DataType) -> bool:

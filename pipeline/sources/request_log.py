@@ -25,6 +25,7 @@ from sched_env.errors import ConfigError, legal
 
 BATCH_ROWS = 250_000
 _NUMBERS = ("cpu_cores", "mem_bytes", "duration_s")
+_ENDINGS = (".csv", ".jsonl", ".ndjson")
 _CPU = {"cores": 1.0, "millicores": 1e-3}
 _MEM = {"bytes": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "MB": 1e6}
 _DURATION = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
@@ -35,7 +36,7 @@ class RequestLogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the log is and what its columns are called and measured in."""
 
     paths: list[str]
-    """Files or patterns; ``.csv`` or ``.jsonl``, with ``.gz`` or without."""
+    """Files or patterns; ``.csv``, ``.jsonl`` or ``.ndjson``, with ``.gz`` or without."""
     cluster: str = "default"
     """Cluster of all rows."""
     columns: dict[str, str] = {}
@@ -71,7 +72,10 @@ class RequestLogSource(FileSource):
         """Read one file in batches; memory holds one of them."""
         config = self._config
         names = {name: config.columns.get(name, name) for name in REQUESTS.names if name != "cluster"}
-        rows = _json_rows if ".jsonl" in path.name else _csv_rows
+        ending = Path(path.name.removesuffix(".gz")).suffix
+        if ending not in _ENDINGS:
+            raise SourceError(f"{path} ends in {ending!r}", legal(_ENDINGS) + ", with .gz or without")
+        rows = _csv_rows if ending == ".csv" else _json_rows
         try:
             with _opened(path) as file:
                 lines = rows(file, path, names, config, tally)
@@ -92,8 +96,8 @@ class RequestLogSource(FileSource):
             for row, cell in enumerate(column):
                 try:
                     values[row] = one(cell)
-                except (TypeError, ValueError) as error:
-                    bad.setdefault(int(numbers[row]), f"{name} is {cell!r}: {error}")
+                except (TypeError, ValueError, OverflowError) as error:
+                    bad.setdefault(int(numbers[row]), f"{name} is {str(cell)[:80]!r}: {error}")
             return values
 
         time_us = convert(cells[0], _moment if config.time == "iso" else _since(_EPOCH_US[config.time]), "time")
@@ -113,7 +117,9 @@ class RequestLogSource(FileSource):
             tally.skipped["request rows that cannot be read"] += len(bad)
         keep = np.flatnonzero(~np.isin(numbers, list(bad)))
         texts = [pa.array([names[row] for row in keep], pa.string()) for names in named]
-        amounts = [pa.array(column[keep], mask=np.isnan(column[keep])) for column in measured]
+        # A NaN that the log says is for ``clean`` to judge; only an empty cell is nothing.
+        empty = [np.array([cell is None or cell == "" for cell in column]) for column in cells[3:]]
+        amounts = [pa.array(column[keep], mask=mask[keep]) for column, mask in zip(measured, empty, strict=True)]
         cluster = pa.array([config.cluster] * len(keep), pa.string())
         return pa.table([times(time_us[keep].astype(np.int64)), cluster, *texts, *amounts], names=REQUESTS.names)
 
@@ -129,9 +135,7 @@ def _csv_rows(
 ) -> Iterator[tuple[int, list[Any]]]:
     rows = csv.reader(file)
     header = [name.strip() for name in next(rows, [])]
-    needed = {"time", *config.columns}
-    if missing := [names[name] for name in names if name in needed and names[name] not in header]:
-        raise SourceError(f"{path}, line 1: no column {missing[0]!r}", f"one of the columns {', '.join(header)}")
+    _check_columns(header, names, config, f"{path}, line 1")
     if twice := [column for column in names.values() if header.count(column) > 1]:
         raise SourceError(f"{path}, line 1: the column {twice[0]!r} is there twice", "each column once")
     at = [header.index(column) if column in header else None for column in names.values()]
@@ -148,6 +152,7 @@ def _json_rows(
     file: IO[str], path: Path, names: dict[str, str], config: RequestLogConfig, tally: Tally
 ) -> Iterator[tuple[int, list[Any]]]:
     decode = msgspec.json.Decoder(dict[str, Any]).decode
+    seen: dict[str, None] = {}
     for number, line in enumerate(file, start=1):
         if not line.strip():
             continue
@@ -158,16 +163,34 @@ def _json_rows(
                 raise SourceError(f"{path}, line {number}: {error}", "one JSON object a line") from error
             tally.skipped["request rows that cannot be read"] += 1
             continue
+        if not row.keys() <= seen.keys():
+            seen |= dict.fromkeys(row)
         yield number, [row.get(column) for column in names.values()]
+    if seen:
+        _check_columns(list(seen), names, config, str(path))
+
+
+def _check_columns(present: list[str], names: dict[str, str], config: RequestLogConfig, where: str) -> None:
+    """Refuse a log without a column that was named, or without those that no request can be used without."""
+    found = {name for name, column in names.items() if column in present}
+    missing = [name for name in ("time", "duration_s", *config.columns) if name not in found]
+    if not found & {"function", "pod"}:
+        missing.append("function")
+    if missing:
+        raise SourceError(
+            f"{where}: no column {names[missing[0]]!r}, only {', '.join(present)}",
+            "time, duration_s, and function or pod",
+            "say in ingest.requests.columns what the log calls them",
+        )
 
 
 def _text(cell: Any, name: str, line: int, bad: dict[int, str]) -> str | None:
     """Read a name; nothing is None. What is no name is put down in ``bad``."""
-    if cell is None or cell == "":
+    if cell is None:
         return None
     if not isinstance(cell, str | int) or isinstance(cell, bool) or "\0" in str(cell):
         bad.setdefault(line, f"{name} is {cell!r}: not a name")
-    return str(cell)
+    return str(cell).strip() or None
 
 
 def _number(cell: Any) -> float:

@@ -245,7 +245,7 @@ def test_the_truth_of_the_sample_is_written_on_demand(tmp_path, monkeypatch):
     assert read_manifest(tmp_path / "raw").first.startswith("2026-02-02")
     truth = duckdb.sql(f"select count(*), sum(requests) from '{tmp_path}/truth/pods.parquet'").fetchall()
     assert truth[0][0] > 1000
-    (tmp_path / "log.csv").write_text("time\n2026-02-02T00:00:00Z\n")
+    (tmp_path / "log.csv").write_text("time,function,duration_s\n2026-02-02T00:00:00Z,f,1\n")
     (tmp_path / "params.yaml").write_text(
         f"data: {{}}\ningest: {{source: requests, requests: {{paths: [{tmp_path}/log.csv]}}}}"
     )

@@ -10,8 +10,8 @@ def test_a_table_survives_the_round_trip(tmp_path):
     assert read_prices(tmp_path / "p.csv") == prices
 
 
-def test_other_columns_and_a_byte_order_mark_are_ignored(tmp_path):
-    (tmp_path / "p.csv").write_text("\ufeffregion,instance_type,usd_per_hour\neu,m5.large, 0.1\n", encoding="utf-8")
+def test_other_columns_blanks_and_a_byte_order_mark_are_ignored(tmp_path):
+    (tmp_path / "p.csv").write_text("\ufeffregion, instance_type, usd_per_hour\neu,m5.large, 0.1\n", encoding="utf-8")
     assert read_prices(tmp_path / "p.csv") == {"m5.large": 0.1}
 
 
@@ -22,6 +22,8 @@ def test_other_columns_and_a_byte_order_mark_are_ignored(tmp_path):
         ("", r"no column"),
         ("instance_type,usd_per_hour\na,x\n", r"line 2: usd_per_hour is 'x'"),
         ("instance_type,usd_per_hour\na,-1\n", r"line 2: usd_per_hour is '-1'"),
+        ("instance_type,usd_per_hour\na,0,10\n", r"line 2: more cells than the header has.*a point, not a comma"),
+        ("instance_type,usd_per_hour\na,1_000\n", r"usd_per_hour is '1_000'"),
         ("instance_type,usd_per_hour\na,nan\n", r"usd_per_hour is 'nan'"),
         ("instance_type,usd_per_hour\na\n", r"usd_per_hour is None"),
         ("instance_type,usd_per_hour\n,1\n", r"empty instance_type"),

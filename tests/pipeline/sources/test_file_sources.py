@@ -23,6 +23,8 @@ DAY = date(2026, 1, 5)
 ALL = Range()
 HEAD = "time,function,pod,cpu_cores,mem_bytes,duration_s\n"
 ROW = "2026-01-05T10:00:00Z,f,p,0.5,1000,0.2\n"
+JSON = '{"time": "2026-01-05T10:00:00Z", "function": "f", "duration_s": 1}\n'
+TIME = pa.array([1], pa.timestamp("us", tz="UTC"))
 
 
 def rows(raw, table, what="*"):
@@ -71,25 +73,21 @@ def test_json_lines_own_names_and_units(tmp_path):
         (HEAD + ROW.replace("0.5", "half"), "l.csv", {}, r"line 2: cpu_cores is 'half'"),
         (HEAD + "2026-01-05T10:00:00Z,f\n", "l.csv", {}, r"line 2: 2 cells, the header has 6"),
         (HEAD + ROW.replace("2026-01-05T10:00:00Z", "nan"), "l.csv", {"time": "s"}, r"line 2: time is 'nan'"),
-        ('{"time": "2026-01-05T10:00:00Z"}\n{"time": \n', "l.jsonl", {}, r"line 2: .*one JSON object a line"),
+        (JSON + '{"time": \n', "l.jsonl", {}, r"line 2: .*one JSON object a line"),
         ('[1]\n', "l.jsonl", {}, r"line 1"),
         (HEAD + ROW.replace("0.5", "1_5"), "l.csv", {}, r"line 2: cpu_cores is '1_5': not a number"),
         (HEAD + ROW.replace(",f,", ",f\0,"), "l.csv", {}, r"line 2: function is .*not a name"),
-        ('{"time": "2026-01-05T10:00:00Z", "cpu_cores": true}\n', "l.jsonl", {}, r"cpu_cores is True: not a number"),
-        ('{"time": "2026-01-05T10:00:00Z", "pod": {"a": 1}}\n', "l.jsonl", {}, r"pod is \{'a': 1\}: not a name"),
-        ('{"time": 5}\n', "l.jsonl", {}, r"line 1: time is 5"),
+        (JSON.replace("}", ', "cpu_cores": true}'), "l.jsonl", {}, r"cpu_cores is 'True': not a number"),
+        (JSON.replace('"f"', '{"a": 1}'), "l.jsonl", {}, r"function is \{'a': 1\}: not a name"),
+        (JSON.replace('"2026-01-05T10:00:00Z"', "5"), "l.jsonl", {}, r"line 1: time is '5'"),
+        (JSON.replace("1}", "1" + "0" * 400 + "}"), "l.jsonl", {}, r"line 1: duration_s is '1000.*too large"),
+        (HEAD + ROW.replace("2026-01-05T10:00:00Z", "0001-01-01T00:00+14:00"), "l.csv", {}, "line 2: time is '0001"),
     ],
 )  # fmt: skip
 def test_a_bad_request_is_named_or_counted(tmp_path, text, name, config, message):
     with pytest.raises(LoadmasterError, match=message):
         log(tmp_path, text, name, **config)
-    good = (
-        '{"time": "2026-01-05T10:00:00Z"}\n'
-        if "json" in name
-        else ROW
-        if not config
-        else ROW.replace("2026-01-05T10:00:00Z", "5")
-    )
+    good = JSON if "json" in name else ROW if not config else ROW.replace("2026-01-05T10:00:00Z", "5")
     manifest = log(tmp_path, text + good, name, skip_bad=True, **config)
     assert manifest.skipped == {"request rows that cannot be read": 1}
     assert manifest.rows["requests"] == text.count("\n") - ("csv" in name) - 1 + 1
@@ -105,11 +103,27 @@ def test_a_bad_request_is_named_or_counted(tmp_path, text, name, config, message
         ("\ufeff" + HEAD.replace(",", ";") + ROW, "l.csv", {}, "line 1: no column 'time'"),
         (HEAD + ROW, "l.csv", {"columns": {"cpu_cores": "cpus"}}, "no column 'cpus'"),
         (HEAD + ROW, "l.csv", {"columns": {"memory": "m"}}, "columns: memory"),
+        (JSON, "l.jsonl", {"columns": {"cpu_cores": "cpus"}}, "no column 'cpus', only time, function, duration_s"),
+        ("time,func,took\n", "l.csv", {}, "no column 'duration_s', only time, func, took.*ingest.requests.columns"),
+        ("time,duration_s\n", "l.csv", {}, "no column 'function'"),
+        (JSON, "l.log", {}, "ends in '.log'; expected one of .csv, .jsonl, .ndjson"),
     ],
 )
 def test_a_log_of_the_wrong_shape_is_named(tmp_path, text, name, config, message):
     with pytest.raises(LoadmasterError, match=message):
         log(tmp_path, text, name, **config)
+
+
+def test_blanks_around_names_are_no_part_of_them_and_nan_is_not_nothing(tmp_path):
+    log(tmp_path, HEAD + ROW.replace(",f,p,0.5,", ", f, p,NaN,"))
+    [(function, pod, cpu)] = rows(tmp_path / "raw", "requests", "function, pod, cpu_cores")
+    assert (function, pod) == ("f", "p")
+    assert np.isnan(cpu)
+
+
+def test_no_path_at_all_is_named():
+    with pytest.raises(LoadmasterError, match=r"ingest.requests.paths is empty"):
+        ingest(IngestConfig("requests", requests=RequestLogConfig([])), ALL, Path("raw"))
 
 
 def test_a_log_that_is_cut_off_or_no_text_is_an_error(tmp_path):
@@ -203,11 +217,21 @@ go_goroutines 5 100
         ('node_ready{node="a",node="b"} 1 100\n# EOF\n', "'node' twice"),
         ('function_response_seconds_bucket{function="f",le="x"} 1 100\n# EOF\n', "a number as le"),
         ("# EOF\n", "no row"),
+        ("node_ready 1 100 200\n# EOF\n", "line 1: 'node_ready 1' is no name"),
+        ("\n9node 1 100\n# EOF\n", "line 2: '9node' is no name"),
     ],
 )
 def test_wrong_openmetrics_are_named(tmp_path, text, message):
     with pytest.raises(LoadmasterError, match=message):
         metrics(tmp_path, text)
+
+
+def test_the_order_of_labels_makes_no_other_series(tmp_path):
+    name = "node_cpu_seconds_total"
+    text = f'{name}{{instance="n",mode="user"}} 5 100\n{name}{{mode="user",instance="n",cluster=""}} 5 100\n# EOF\n'
+    metrics(tmp_path, text.replace(',cluster=""', ""))
+    assert rows(tmp_path / "raw", "samples", "node, value") == [("n", 5.0)]
+    assert metrics(tmp_path, text).clusters == ["default"]
 
 
 def test_the_older_text_format_writes_milliseconds_and_no_end(tmp_path):
@@ -253,12 +277,14 @@ def test_missing_columns_of_a_parquet_file_are_null(tmp_path):
         ({"duration_s": [1.0]}, "no column 'time'"),
         ({"time": pa.array([1], pa.timestamp("us"))}, "no time zone"),
         ({"time": [5]}, "time is int64"),
-        ({"time": pa.array([1], pa.timestamp("us", tz="UTC")), "duration_s": ["x"]}, "duration_s is string"),
-        ({"time": pa.array([2**60], pa.timestamp("us", tz="UTC"))}, "not between 1970 and 2200"),
-        ({"time": pa.array([None], pa.timestamp("us", tz="UTC"))}, "have no time"),
-        ({"time": pa.array([1], pa.timestamp("us", tz="UTC")), "duration_s": [True]}, "duration_s is bool"),
-        ({"time": pa.array([1], pa.timestamp("us", tz="UTC")), "cluster": [" "]}, "the cluster's name is ' '"),
-        ({"time": pa.array([1], pa.timestamp("us", tz="UTC")), "cluster": ["c" * 300]}, "a name of 1 to 192 letters"),
+        ({"time": TIME, "duration_s": ["x"]}, "duration_s is string"),
+        ({"time": pa.array([2**60], TIME.type), "duration_s": [1.0]}, "not between 1970 and 2200"),
+        ({"time": pa.array([None], TIME.type), "duration_s": [1.0]}, "have no time"),
+        ({"time": TIME, "duration_s": [True]}, "duration_s is bool"),
+        ({"time": TIME, "duration_s": [1.0], "cluster": [" "]}, "the cluster's name is ' '"),
+        ({"time": TIME, "duration_s": [1.0], "cluster": ["c" * 300]}, "a name of 1 to 192 letters"),
+        ({"time": TIME, "duration_s": [1.0], "function": [1.5]}, "function is double; expected strings"),
+        ({"time": TIME, "function": ["f"]}, "no column 'duration_s'"),
     ],
 )
 def test_parquet_files_that_break_the_contract_are_named(tmp_path, columns, message):
@@ -266,9 +292,20 @@ def test_parquet_files_that_break_the_contract_are_named(tmp_path, columns, mess
         parquet(tmp_path, "requests", columns)
 
 
+def test_a_counter_larger_than_floats_count_exactly_lands(tmp_path):
+    parquet(tmp_path, "samples", {"time": TIME, "metric": ["node_net_bytes"], "node": ["n"], "value": [2**53 + 1]})
+    assert rows(tmp_path / "raw", "samples", "value") == [(2.0**53,)]
+
+
+def test_a_file_is_of_one_table(tmp_path):
+    pq.write_table(pa.table({"time": TIME, "duration_s": [1.0]}), tmp_path / "x.parquet")
+    config = ParquetConfig({table: [str(tmp_path / "x.parquet")] for table in ("requests", "events")})
+    with pytest.raises(LoadmasterError, match=r"x\.parquet is named for requests and for events"):
+        ingest(IngestConfig("parquet", parquet=config), ALL, tmp_path / "raw")
+
+
 def test_a_column_that_is_there_twice_is_named(tmp_path):
-    time = pa.array([1], pa.timestamp("us", tz="UTC"))
-    pq.write_table(pa.table([time, [1.0], [2.0]], names=["time", "duration_s", "duration_s"]), tmp_path / "x.parquet")
+    pq.write_table(pa.table([TIME, [1.0], [2.0]], names=["time", "duration_s", "duration_s"]), tmp_path / "x.parquet")
     config = ParquetConfig({"requests": [str(tmp_path / "x.parquet")]})
     with pytest.raises(LoadmasterError, match="'duration_s' is there twice"):
         ingest(IngestConfig("parquet", parquet=config), ALL, tmp_path / "raw")
@@ -299,4 +336,4 @@ def test_any_label_survives_openmetrics(labels):
     line = "node_ready{" + ",".join(f'{name}="{text}"' for name, text in escaped.items()) + "} 1 100\n"
     head, value, time = cut(line)
     assert (value, time) == ("1", "100")
-    assert read_labels(head.partition("{")[2][:-1], Path("x")) == labels
+    assert read_labels(head.partition("{")[2][:-1], "x") == labels
