@@ -48,11 +48,11 @@ def of_starts(env: PlacementVectorEnv, starts: Sequence[int]) -> list[float | No
     """Return the least bill of the episode from each start, for every policy."""
     serverless = cast("ServerlessVectorEnv", env)
     cooldown_s = serverless.rules.cooldown_s
-    known = {start: lower(_episode(serverless, start), serverless.table, cooldown_s) for start in set(starts)}
+    known = {start: lower(episode(serverless, start), serverless.table, cooldown_s) for start in set(starts)}
     return [known[start] for start in starts]
 
 
-def _episode(env: ServerlessVectorEnv, start: int) -> FunctionTrace:
+def episode(env: ServerlessVectorEnv, start: int) -> FunctionTrace:
     """Return the arrivals of an episode."""
     rules, trace = env.rules, env.trace
     stop = min(start + rules.horizon, len(trace)) if rules.horizon > 0 else len(trace)
@@ -63,8 +63,8 @@ def _episode(env: ServerlessVectorEnv, start: int) -> FunctionTrace:
 
 def lower(trace: FunctionTrace, table: NodeTable, cooldown_s: float) -> float:
     """Return a bill in USD that no policy can beat when all of the trace arrives at an empty cluster."""
-    holds = (trace.cpu[:, None] <= table.cpu + FIT_TOLERANCE) & (trace.mem[:, None] <= table.mem + FIT_TOLERANCE)
-    certain = _never_rejected(trace, table, holds)
+    holds = ways_in(trace, table)
+    certain = never_rejected(trace, table, holds)
     # What not all nodes can hold may be rejected while the others are free: it counts only if it is certain.
     counts = certain | (holds.all(axis=1) & (cooldown_s > 0.0))
     first, last = trace.arrival_s[0], trace.arrival_s[-1]
@@ -103,7 +103,14 @@ def _alive(come: Ints, times: Floats, ends: Floats, amounts: Floats) -> Floats:
     return alive
 
 
-def _never_rejected(trace: FunctionTrace, table: NodeTable, holds: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def ways_in(trace: FunctionTrace, table: NodeTable) -> NDArray[np.bool_]:
+    """Return which instances [T, N] an empty node can hold."""
+    fits: NDArray[np.bool_] = trace.cpu[:, None] <= table.cpu + FIT_TOLERANCE
+    fits &= trace.mem[:, None] <= table.mem + FIT_TOLERANCE
+    return fits
+
+
+def never_rejected(trace: FunctionTrace, table: NodeTable, holds: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Say which instances find a node with room whatever the policy does.
 
     To block a node takes more than its cores less the request's, or the same of memory. If all that is alive is too
@@ -214,7 +221,7 @@ def optimum(env: PlacementVectorEnv, start: int, metric: str = PRIMARY[0], sign:
     from sched_env.functions.vector import ServerlessVectorEnv
 
     few = cast("ServerlessVectorEnv", env)
-    N, T = len(few.table), len(_episode(few, start))
+    N, T = len(few.table), len(episode(few, start))
     if N**T > MOST_SEQUENCES:
         raise ConfigError(f"{T} instances on {N} nodes", f"at most {MOST_SEQUENCES} ways to place them")
     many = ServerlessVectorEnv(few.scenario, N**T, few.trace, few.table, seed=few.seed)

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from sched_env import heuristics
 from sched_env.bounds import functions as bounds
+from sched_env.bounds import functions_optimum
+from sched_env.bounds.functions_optimum import NOWHERE, least_bill
 from sched_env.errors import ConfigError
 from sched_env.rollout import run_episodes
 from sched_env.traces.tables import FunctionTrace, NodeTable
@@ -54,6 +56,61 @@ def test_no_sequence_of_decisions_is_billed_less_than_the_bound(problem):
     env = environment(instances, table, cooldown_s)
     limit = bounds.of_starts(env, [0])[0]
     assert limit <= bounds.optimum(env, 0) + 1e-9
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems())
+def test_the_program_finds_the_bill_of_trying_every_sequence(problem):
+    env = environment(*problem)
+    found, best = least_bill(env, 0), bounds.optimum(env, 0)
+    assert found.proved
+    assert found.usd == pytest.approx(best, abs=1e-9)
+    assert found.bound == pytest.approx(best, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_program_finds_the_bill_where_no_two_amounts_are_alike(seed):
+    rng = np.random.default_rng(seed)
+    size, count = (7, 3) if seed % 2 else (12, 2)
+    arrivals = np.cumsum(rng.exponential(30.0, size))
+    instances = trace(arrivals, rng.uniform(5.0, 500.0, size), rng.uniform(0.3, 2.0, size), rng.uniform(0.3, 3.0, size))
+    table = nodes(rng.uniform(2.0, 3.0, count), rng.uniform(3.0, 5.0, count), rng.uniform(0.1, 1.0, count))
+    env = environment(instances, table, 60.0)
+    found = least_bill(env, 0)
+    assert found.proved
+    assert found.usd == pytest.approx(bounds.optimum(env, 0), abs=1e-9)
+
+
+def test_the_program_rejects_only_what_fits_nowhere():
+    # One node. Who fills it keeps the third out; nobody can keep out what still fits to the last core.
+    one = nodes((2.0,), (4.0,), (0.36,))
+    assert least_bill(environment(trace([0.0, 1.0, 2.0], cpu=1.0), one, 10.0), 0).place.tolist() == [0, 0, NOWHERE]
+    assert least_bill(environment(trace([0.0, 1.0, 2.0], cpu=0.5), one, 10.0), 0).place.tolist() == [0, 0, 0]
+
+
+def test_sums_that_are_too_many_to_list_leave_the_bound_valid(monkeypatch):
+    instances = trace([0.0, 1.0, 2.0], [50.0, 50.0, 5000.0], [2.0, 3.0, 2.0], 1.0)
+    env = environment(instances, nodes(), 10.0)
+    best = least_bill(env, 0)
+    monkeypatch.setattr(functions_optimum, "MOST_SUMS", 1)
+    coarse = least_bill(env, 0)
+    assert coarse.bound <= best.usd * (1 + 1e-9)
+    assert coarse.usd >= best.usd * (1 - 1e-9)
+
+
+def test_a_program_without_time_still_gives_a_valid_bound():
+    env = make_vec("functions/serverless", 1, num_nodes=4, horizon=20, trace_rows=3000)
+    stopped, proved = least_bill(env, 1500, 0.0), least_bill(env, 1500)
+    assert proved.proved
+    assert bounds.of_starts(env, [1500])[0] <= stopped.bound <= proved.usd <= stopped.usd
+    assert not stopped.proved
+
+
+def test_no_heuristic_is_billed_less_than_the_program_says():
+    keys = {"num_nodes": 4, "horizon": 20, "trace_rows": 3000}
+    best = least_bill(make_vec("functions/serverless", 1, **keys), 1500)
+    for name in heuristics.names("functions"):
+        assert run_episodes("functions/serverless", name, [1500], **keys)[0]["cost_usd"] >= best.usd * (1 - 1e-9)
 
 
 @settings(max_examples=20, deadline=None)
@@ -121,9 +178,9 @@ def test_what_may_be_rejected_is_not_billed_for_all_its_life():
 def test_rejection_is_known_to_be_impossible_where_there_is_room():
     instances = trace(np.arange(40) * 30.0, cpu=0.5, mem=0.5)  # about two cores of six at a time
     holds = np.ones((40, 2), bool)
-    assert bounds._never_rejected(instances, nodes(), holds).all()
+    assert bounds.never_rejected(instances, nodes(), holds).all()
     crowded = trace(np.arange(40) * 1.0, cpu=0.5, mem=0.5)
-    assert not bounds._never_rejected(crowded, nodes(), holds).all()
+    assert not bounds.never_rejected(crowded, nodes(), holds).all()
 
 
 @pytest.mark.parametrize(
@@ -142,3 +199,5 @@ def test_no_heuristic_is_below_the_bound(keys):
 def test_an_optimum_of_something_large_is_refused():
     with pytest.raises(ConfigError, match="20 instances on 2 nodes"):
         bounds.optimum(environment(trace(np.arange(20.0)), nodes(), 10.0), 0)
+    with pytest.raises(ConfigError, match="201 instances on 2 nodes"):
+        least_bill(environment(trace(np.arange(201.0)), nodes(), 10.0), 0)
