@@ -106,7 +106,7 @@ def ingest(config: IngestConfig, days: Range, out: Path = OUT) -> Manifest:
     forget_old(scratch)
     with Landing(scratch / hashlib.sha256(identity).hexdigest()[:16]) as landing:
         for name, source in sources.items():
-            _land(landing, chunks[name], source.workers, name)
+            _land(landing, source, chunks[name], name)
         if prices is not None:
             write_atomic(landing.folder / PRICES_FILE, format_prices(prices))
         return landing.publish(out, "+".join(sources), settings, everything)
@@ -128,13 +128,13 @@ def _named(source: str, chunks: Sequence[Chunk]) -> list[Chunk]:
     return [Chunk(f"{source}-{chunk.key}", chunk.read) for chunk in chunks]
 
 
-def _land(landing: Landing, chunks: Sequence[Chunk], workers: int, name: str) -> None:
+def _land(landing: Landing, source: Source, chunks: Sequence[Chunk], name: str) -> None:
     """Land the chunks that are not there yet, some at a time; the first error stops the rest."""
     todo = [chunk for chunk in chunks if not landing.done(chunk)]
     if len(todo) < len(chunks):
         log.info("going on: %d of %d chunks are already there", len(chunks) - len(todo), len(chunks))
     bar = tqdm(total=len(chunks), initial=len(chunks) - len(todo), unit="chunk", desc=f"ingest {name}", disable=None)
-    rows = 0
+    rows, workers = 0, source.workers
     with bar, ThreadPoolExecutor(workers) as pool:
         queue = iter(todo)
         running: set[Future[int]] = {
@@ -148,9 +148,9 @@ def _land(landing: Landing, chunks: Sequence[Chunk], workers: int, name: str) ->
                     bar.update()
                     bar.set_postfix(rows=f"{rows:,}", refresh=False)
                 running |= {pool.submit(landing.land, chunk) for _, chunk in zip(finished, queue, strict=False)}
-        finally:
-            for future in running:
-                future.cancel()
+        except BaseException:
+            source.stop()
+            raise
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -53,3 +53,6 @@ class Source(ABC):
 
     def check(self) -> None:  # noqa: B027  most sources have nothing to ask beforehand
         """Fail before the work starts where it can be known that it would fail later."""
+
+    def stop(self) -> None:  # noqa: B027  most sources read files, which takes no waiting
+        """Give up soon what other threads are reading; nothing is read after it."""

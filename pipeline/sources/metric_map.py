@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,9 @@ from sched_env.errors import ConfigError, legal
 DEFAULT_MAP = Path(__file__).parent.parent / "metrics.yaml"
 LABELS = ("node", "pod", "function", "card", "detail")
 BUCKET = "function_response_seconds_bucket"
+REQUESTS = "function_requests"
+
+log = logging.getLogger(__name__)
 
 _MATCHER = re.compile(r'\s*([a-zA-Z_]\w*)\s*(=~|!~|!=|=)\s*"([^"\\]*)"\s*')
 _FIELD = re.compile(r"\{(\w+)(?::(\w+))?\}")
@@ -99,6 +103,11 @@ class MetricMap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for group in groups:
             if group not in self.groups:
                 raise ConfigError(f"metric group {group!r} is not in the map", legal(self.groups))
+        if len(set(groups)) < len(groups):
+            raise ConfigError(f"metric groups {', '.join(groups)}", "each group once")
+        counting = [group for group in groups if any(entry.metric == REQUESTS for entry in self.groups[group])]
+        if len(counting) > 1:
+            log.warning("the groups %s all count requests: what passes through two is counted twice", counting)
         return [(group, entry) for group in groups for entry in self.groups[group]]
 
 
@@ -109,7 +118,7 @@ def load_map(path: Path | None = None) -> MetricMap:
         document = msgspec.convert(yaml.safe_load(path.read_text()), MetricMap)
     except OSError as error:
         raise ConfigError(f"metric map {path}: {error.strerror}", "a readable YAML file") from error
-    except (yaml.YAMLError, msgspec.ValidationError) as error:
+    except (yaml.YAMLError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise ConfigError(f"metric map {path}: {error}", f"entries as in {DEFAULT_MAP.name}") from error
     for group, entries in document.groups.items():
         for entry in entries:
@@ -124,6 +133,10 @@ def parse_matchers(text: str) -> list[tuple[str, str, str]]:
         match = _MATCHER.match(text, position)
         if match is None or (match.end() < len(text) and text[match.end()] != ","):
             raise ConfigError(f"matchers {text!r} cannot be read at {text[position:]!r}", 'label="value", label!~"a|b"')
+        try:
+            re.compile(match[3] if "~" in match[2] else "")
+        except re.error as error:
+            raise ConfigError(f"matchers {text!r}: {match[3]!r} is no regular expression: {error}") from error
         found.append((match[1], match[2], match[3]))
         position = match.end() + 1
     return found
@@ -146,3 +159,9 @@ def _check(entry: Entry, where: str) -> None:
         if not _FIELD.search(text):
             raise ConfigError(f"{where}: template {text!r} names no label", 'such as "{node}"')
     parse_matchers(entry.where)
+    try:
+        entry.promql("1s", "")
+    except (KeyError, ValueError) as error:
+        raise ConfigError(
+            f"{where}: query has the placeholder {error}", "$window and $matchers; $$ for a dollar"
+        ) from error

@@ -1,10 +1,13 @@
 """Pod create and delete events of one day, from what kube-state-metrics shows.
 
 Creation is exact (``kube_pod_created``). Deletion is the step after a pod was last seen, so it is known to a minute;
-a pod that is merely not scraped for a while comes back and has not been deleted.
+a pod that is merely not scraped for a while comes back and has not been deleted. One that comes back with another time
+of creation (a StatefulSet gives its pods their names again) has been.
 """
 
 from __future__ import annotations
+
+from collections import defaultdict
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +16,8 @@ from pipeline.contracts.raw import EVENTS
 from pipeline.sources import Tally
 from pipeline.sources.columns import times
 from pipeline.sources.metric_map import Entry
-from pipeline.sources.prometheus_http import Client, Server
+from pipeline.sources.prometheus_http import Client
+from pipeline.sources.prometheus_server import Server
 
 STEP_S = 60
 MARGIN_S = 900
@@ -32,7 +36,7 @@ _SIZE = Entry("pod_cpu_request_cores", {"pod": _LABELS["pod"]}, ["kube_pod_conta
 
 def pod_events(client: Client, server: Server, start_s: int, tally: Tally) -> pa.Table:
     """Derive the events of the day that starts at ``start_s``."""
-    created, last = _seen(client, server, start_s, tally)
+    lives = _lives(client, server, start_s, tally)
     end_s = start_s + DAY_S
     whole = f"{DAY_S + MARGIN_S}s"
     moment = end_s + MARGIN_S
@@ -52,13 +56,16 @@ def pod_events(client: Client, server: Server, start_s: int, tally: Tally) -> pa
             if filled := _SIZE.canonical(one.labels):
                 size[filled["pod"], resource] = float(one.value[0])
 
-    rows = [(at, "create", pod) for pod, at in created.items() if start_s <= at < end_s]
-    rows += [
-        (at + STEP_S, "delete", pod)
-        for pod, at in last.items()
-        if start_s <= at + STEP_S < end_s and at < moment - STEP_S
-    ]
-    rows.sort()
+    rows = []
+    for pod, seen in lives.items():
+        # The next life ends the one before it; the end of the last is told by nobody, if it is over.
+        after = [*sorted(seen)[1:], np.inf]
+        for created, following in zip(sorted(seen), after, strict=True):
+            ended = min(seen[created] + STEP_S, following - 1e-3)
+            if following < np.inf or seen[created] < moment - STEP_S:
+                rows.append((ended, "delete", pod))
+            rows.append((created, "create", pod))
+    rows = sorted(row for row in rows if start_s <= row[0] < end_s)
     columns = {
         "time": times(np.array([round(at * 1e3) * 1_000 for at, _, _ in rows], dtype=np.int64)),
         "cluster": [server.name] * len(rows),
@@ -74,10 +81,9 @@ def pod_events(client: Client, server: Server, start_s: int, tally: Tally) -> pa
     return pa.table({name: pa.array(columns[name], EVENTS.field(name).type) for name in EVENTS.names})
 
 
-def _seen(client: Client, server: Server, start_s: int, tally: Tally) -> tuple[dict[str, float], dict[str, float]]:
-    """When each pod was created, and when it was last seen, looking a little beyond the day at both ends."""
-    created: dict[str, float] = {}
-    last: dict[str, float] = {}
+def _lives(client: Client, server: Server, start_s: int, tally: Tally) -> dict[str, dict[float, float]]:
+    """By pod: when it was created -> when it was last seen so, looking a little beyond the day at both ends."""
+    lives: dict[str, dict[float, float]] = defaultdict(dict)
     query = f"max by (namespace, pod) (last_over_time(kube_pod_created{{{server.matchers}}}[{STEP_S * 1000 - 1}ms]))"
     stop = start_s + DAY_S + MARGIN_S
     for begin in range(start_s - MARGIN_S, stop, SPAN_S):
@@ -86,8 +92,6 @@ def _seen(client: Client, server: Server, start_s: int, tally: Tally) -> tuple[d
             tally.skipped[f"server warned: {warning}"] += 1
         for one in series:
             filled = _SIZE.canonical(one.labels)
-            if filled is None or not len(one.time_s):
-                continue
-            created[filled["pod"]] = float(one.value[0])
-            last[filled["pod"]] = float(one.time_s[-1])
-    return created, last
+            if filled is not None:
+                lives[filled["pod"]].update(zip(one.value.tolist(), one.time_s.tolist(), strict=True))
+    return lives

@@ -25,7 +25,8 @@ from pipeline.sources import Chunk, Rows, Source, Tally
 from pipeline.sources.columns import coded, times
 from pipeline.sources.metric_map import LABELS, Entry, load_map, parse_matchers
 from pipeline.sources.pod_events import MARGIN_S, pod_events
-from pipeline.sources.prometheus_http import Client, Patience, Series, Server
+from pipeline.sources.prometheus_http import Client, Series
+from pipeline.sources.prometheus_server import Patience, Server
 from sched_env.errors import ConfigError
 
 F8 = NDArray[np.float64]
@@ -56,12 +57,17 @@ class PrometheusConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         """Refuse what Prometheus would refuse, before the first query."""
-        if 86_400 % self.chunk_seconds or self.chunk_seconds < 60:
+        if self.chunk_seconds < 60 or 86_400 % self.chunk_seconds:
             raise ConfigError(
                 f"ingest.prometheus.chunk_seconds is {self.chunk_seconds}", "a divisor of 86400, at least 60"
             )
-        if not 1.0 <= self.step_seconds <= 300.0:
-            raise ConfigError(f"ingest.prometheus.step_seconds is {self.step_seconds}", "1 to 300")
+        # What is asked has three decimals; a finer step would drift away from the grid that answers are put on.
+        if not 1.0 <= self.step_seconds <= 300.0 or round(self.step_seconds, 3) != self.step_seconds:
+            raise ConfigError(
+                f"ingest.prometheus.step_seconds is {self.step_seconds}", "1 to 300, with at most three decimals"
+            )
+        if not self.groups:
+            raise ConfigError("ingest.prometheus.groups is empty", "groups of the metric map")
         if self.chunk_seconds / self.step_seconds >= MAX_POINTS:
             raise ConfigError(
                 f"{self.chunk_seconds} s in steps of {self.step_seconds} s are more than {MAX_POINTS} points",
@@ -93,7 +99,7 @@ class PrometheusSource(Source):
         """Name servers, queries and days; patience and workers may change between two attempts at the same data."""
         config = self._config
         return {
-            "clusters": {server.name: [server.url, server.matchers] for server in config.clusters},
+            "clusters": {server.name: server.identity() for server in config.clusters},
             "groups": list(config.groups),
             "queries_sha256": hashlib.sha256(msgspec.json.encode(self._entries)).hexdigest(),
             "step_seconds": config.step_seconds,
@@ -131,6 +137,11 @@ class PrometheusSource(Source):
                     "whole days in the past",
                     "set data.to (or --to) to an earlier day, or mend the server's clock",
                 )
+
+    def stop(self) -> None:
+        """Let no worker ask any more."""
+        for client in self._clients.values():
+            client.stop()
 
     def _read(self, server: Server, start_s: int, tally: Tally) -> Rows:
         client, step = self._clients[server.name], self._config.step_seconds
@@ -208,6 +219,14 @@ def _within(series: Series, start_s: float, end_s: float) -> Series:
     return series if keep.all() else Series(series.labels, series.time_s[keep], series.value[keep])
 
 
+def _bound(cluster: str, entry: Entry, labels: dict[str, str]) -> float:
+    """Read the upper bound of a histogram's bucket; NaN where there is none."""
+    try:
+        return float(labels.get("le") or np.nan) * entry.le_scale
+    except ValueError as error:
+        raise SourceError(f"{cluster}: {entry.sources[0]} has le={labels['le']!r}", "a number, or +Inf") from error
+
+
 def _table(cluster: str, entry: Entry, series: list[Series], tally: Tally) -> pa.Table:
     """Put the series of one answer under one another."""
     kept: list[Series] = []
@@ -220,7 +239,7 @@ def _table(cluster: str, entry: Entry, series: list[Series], tally: Tally) -> pa
             continue
         kept.append(one)
         labels.append(filled)
-        bounds.append(float(one.labels["le"]) * entry.le_scale if "le" in one.labels else np.nan)
+        bounds.append(_bound(cluster, entry, one.labels))
     lengths = np.array([len(one.time_s) for one in kept], dtype=np.int64)
     which = np.repeat(np.arange(len(kept), dtype=np.int32), lengths)
 

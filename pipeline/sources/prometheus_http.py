@@ -6,13 +6,11 @@ An answer is decoded without a Python object a sample: the values of a series st
 from __future__ import annotations
 
 import logging
-import os
 import random
 import threading
 import time
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -22,6 +20,7 @@ import urllib3
 from numpy.typing import NDArray
 
 from pipeline.errors import SourceError
+from pipeline.sources.prometheus_server import Patience, Server, Tls
 from sched_env.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -29,54 +28,10 @@ log = logging.getLogger(__name__)
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _BLOCK = 1 << 20
 SKEW_WARNING_S = 60.0
-
-
-class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Files for TLS; a client certificate makes it mutual."""
-
-    ca_file: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
-
-
-class Basic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """User and the file or environment variable that holds the password."""
-
-    user: str
-    password_file: str | None = None
-    password_env: str | None = None
-
-
-class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One cluster's Prometheus. Secrets are named by file or environment variable, never written here."""
-
-    name: str
-    """Name of the cluster, as it appears in every table."""
-    url: str
-    matchers: str = ""
-    """PromQL matchers that pick this cluster where one Prometheus holds several, e.g. ``cluster="prod-1"``."""
-    bearer_file: str | None = None
-    bearer_env: str | None = None
-    basic: Basic | None = None
-    tls: Tls | None = None
-    headers: dict[str, str] = {}
-    """Further headers, e.g. the tenant of Mimir (``X-Scope-OrgID``)."""
-    proxy: str | None = None
-    """HTTP proxy; those of the environment are not used."""
-
-
-class Patience(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long to wait, and how often to ask again."""
-
-    connect_seconds: float = 10.0
-    answer_seconds: float = 120.0
-    """For a whole answer, however slowly it trickles."""
-    attempts: int = 6
-    backoff_seconds: float = 0.5
-    """First pause; it doubles, with jitter, up to ``backoff_max_seconds``; a server's Retry-After counts if longer."""
-    backoff_max_seconds: float = 30.0
-    answer_mb: int = 512
-    """Larger answers are refused, so that one query cannot fill the memory."""
+LONGEST_WAIT_S = 300.0
+"""A server that asks for more patience than this is asked again all the same."""
+_WHOLE = {"partial_response": "false", "deny_partial_response": "1"}
+"""Half an answer would look like a cluster that shrank: what tells Thanos and VictoriaMetrics to fail instead."""
 
 
 class _Series(msgspec.Struct):
@@ -96,6 +51,7 @@ class _Answer(msgspec.Struct):
     data: _Data | None = None
     error: str = ""
     warnings: list[str] = []
+    isPartial: bool = False  # noqa: N815  as VictoriaMetrics spells it
 
 
 _ANSWER = msgspec.json.Decoder(_Answer)
@@ -124,18 +80,16 @@ class Client:
     def __init__(self, server: Server, patience: Patience) -> None:
         self._server, self._patience = server, patience
         self._url = server.url.rstrip("/")
-        if not self._url.startswith(("http://", "https://")):
-            raise ConfigError(f"url {server.url!r} of cluster {server.name!r}", "http:// or https://")
+        server.credentials()  # what is missing is said now, not at the first question
         self._local = threading.local()
-        self._headers = {"Accept": "application/json", **server.headers}
-        if token := _secret(server.bearer_file, server.bearer_env, f"bearer token of {server.name}"):
-            self._headers["Authorization"] = f"Bearer {token}"
-        self._auth: tuple[str, str] | None = None
-        if basic := server.basic:
-            password = _secret(basic.password_file, basic.password_env, f"password of {basic.user}")
-            self._auth = (basic.user, password or "")
+        self._stopped = threading.Event()
+        self._warned: set[str] = set()
         self.skew_s = 0.0
         """Server's clock minus ours, from the last answer."""
+
+    def stop(self) -> None:
+        """Ask no more; whoever waits for an answer gets an error."""
+        self._stopped.set()
 
     def range(self, query: str, start_s: float, end_s: float, step_s: float) -> tuple[list[Series], list[str]]:
         """Ask for a range, both ends included; returns series and the server's warnings."""
@@ -144,8 +98,10 @@ class Client:
         series = [Series(one.metric, *self._numbers(one, query)) for one in data.result]
         for one in series:
             # Half a millisecond of slack: times are written with three decimals.
-            if len(one.time_s) and (one.time_s[0] < start_s - 5e-4 or one.time_s[-1] > end_s + 5e-4):
-                raise self._wrong(query, f"samples from {one.time_s[0]} to {one.time_s[-1]}", f"{start_s} to {end_s}")
+            if not np.all((one.time_s >= start_s - 5e-4) & (one.time_s <= end_s + 5e-4)):
+                raise self._wrong(
+                    query, f"samples from {one.time_s.min()} to {one.time_s.max()}", f"{start_s} to {end_s}"
+                )
         return series, warnings
 
     def instant(self, query: str, time_s: float) -> list[Series]:
@@ -153,9 +109,11 @@ class Client:
         data, _ = self._ask("query", {"query": query, "time": f"{time_s:.3f}"}, "vector")
         found = []
         for one in data.result:
-            if one.value is None:
-                raise self._wrong(query, "a series without a value", "one value a series")
-            found.append(Series(one.metric, np.array([one.value[0]]), np.array([float(one.value[1])])))
+            time_s, text = one.value or (np.nan, "nothing")
+            try:
+                found.append(Series(one.metric, np.array([time_s]), np.array([float(text)])))
+            except ValueError as error:
+                raise self._wrong(query, f"the value {text!r}", "a number") from error
         return found
 
     def now(self) -> datetime:
@@ -178,24 +136,28 @@ class Client:
                 pause = min(self._patience.backoff_seconds * 2 ** (attempt - 1), self._patience.backoff_max_seconds)
                 pause = max(pause * random.uniform(0.5, 1.0), error.pause_s)  # noqa: S311  jitter is no secret
                 log.warning("%s: %s; asking again in %.1f s", self._server.name, error, pause)
-                time.sleep(pause)
+                self._stopped.wait(pause)
         if answer.data is None or answer.data.kind != kind:
             raise self._wrong(query, f"result {answer.data.kind if answer.data else 'without data'}", kind)
+        for warning in set(answer.warnings) - self._warned:
+            self._warned.add(warning)
+            log.warning("%s: the server warns: %s (query %s)", self._server.name, warning, query)
         return answer.data, answer.warnings
 
     def _once(self, path: str, form: dict[str, str]) -> _Answer:
         patience, deadline = self._patience, time.monotonic() + self._patience.answer_seconds
         tls = self._server.tls or Tls()
+        if self._stopped.is_set():
+            raise SourceError(f"{self._server.name}: stopped before an answer came")
         try:
             with self._session().post(
                 f"{self._url}/api/v1/{path}",
-                data={**form, "timeout": f"{round(patience.answer_seconds * 1000)}ms"},
-                headers=self._headers,
-                auth=self._auth,
+                data={**form, **_WHOLE, "timeout": f"{round(patience.answer_seconds * 1000)}ms"},
+                headers={"Accept": "application/json", **self._server.headers, **self._server.credentials()},
                 timeout=(patience.connect_seconds, patience.answer_seconds),
                 verify=tls.ca_file or True,
                 proxies={"http": proxy, "https": proxy} if (proxy := self._server.proxy) else None,
-                cert=(tls.cert_file, tls.key_file) if tls.cert_file and tls.key_file else None,
+                cert=(tls.cert_file, tls.key_file) if tls.cert_file and tls.key_file else tls.cert_file,
                 stream=True,
                 allow_redirects=False,
             ) as response:
@@ -218,10 +180,11 @@ class Client:
         except urllib3.exceptions.HTTPError as error:
             raise _TransientError(f"{type(error).__name__}: {error}") from error
         except OSError as error:
-            # requests' errors are OSErrors; so is a certificate file that is not there.
-            if isinstance(error, requests.exceptions.RequestException):
+            # requests' errors are OSErrors; so is a certificate file that is not there. Those that are also ValueErrors
+            # are about an address or a proxy that cannot be one.
+            if isinstance(error, requests.exceptions.RequestException) and not isinstance(error, ValueError):
                 raise _TransientError(f"{type(error).__name__}: {error}") from error
-            raise ConfigError(f"{self._server.name}: {error}", "readable TLS files") from error
+            raise ConfigError(f"{self._server.name}: {error}", "readable TLS files, and addresses of hosts") from error
         self._note_clock(response.headers.get("Date"))
         return self._decoded(response, b"".join(blocks))
 
@@ -229,25 +192,28 @@ class Client:
         code, kind = response.status_code, response.headers.get("Content-Type", "")
         try:
             answer = _ANSWER.decode(body)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             shown = body[:120].decode("utf-8", "replace")
             if code in _RETRIED:
-                raise _TransientError(f"HTTP {code}: {shown!r}", _retry_after(response)) from error
+                raise _TransientError(f"HTTP {code}: {shown!r}", self._retry_after(response)) from error
             if code == 200 and "json" in kind:
                 # Most often a body cut off on the way.
                 raise _TransientError(f"{len(body)} bytes that are not a Prometheus answer: {error}") from error
+            to = f" to {response.headers['Location']}" if "Location" in response.headers else ""
             raise SourceError(
-                f"{self._url} answered HTTP {code} with {kind or 'no content type'}: {shown!r}",
+                f"{self._url} answered HTTP {code}{to} with {kind or 'no content type'}: {shown!r}",
                 "JSON of the Prometheus API",
                 "check the url (without /api/v1) and the credentials",
             ) from error
         if code in _RETRIED:
-            raise _TransientError(f"HTTP {code}: {answer.error}", _retry_after(response))
+            raise _TransientError(f"HTTP {code}: {answer.error}", self._retry_after(response))
         if code != 200 or answer.status == "error":
-            raise SourceError(
-                f"{self._server.name}: {self._url} refused: HTTP {code}: {answer.error}",
-                fix="check the credentials" if code in {401, 403} else "check the query in the metric map",
-            )
+            fix = "check the credentials" if code in {401, 403} else "check the query in the metric map"
+            if any(word in answer.error for word in ("too many", "maximum resolution", "limit")):
+                fix = "lower ingest.prometheus.chunk_seconds"
+            raise SourceError(f"{self._server.name}: {self._url} refused: HTTP {code}: {answer.error}", fix=fix)
+        if answer.isPartial:
+            raise _TransientError("only a part of its storage answered")
         return answer
 
     def _numbers(self, series: _Series, query: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -287,23 +253,16 @@ class Client:
             log.warning("%s: the server's clock differs from ours by %.0f s", self._server.name, skew)
         self.skew_s = skew
 
+    def _retry_after(self, response: requests.Response) -> float:
+        """Read how many seconds the server asks us to wait: a number, or a date by its own clock."""
+        text = response.headers.get("Retry-After", "")
+        try:
+            wait = (
+                float(text) if text.isdecimal() else parsedate_to_datetime(text).timestamp() - time.time() - self.skew_s
+            )
+        except ValueError:
+            return 0.0  # it did not say, or not so that anybody could read it
+        return min(max(wait, 0.0), LONGEST_WAIT_S)
+
     def _wrong(self, query: str, found: str, expected: str, fix: str = "") -> SourceError:
         return SourceError(f"{self._server.name}: {self._url} answered {query!r} with {found}", expected, fix)
-
-
-def _retry_after(response: requests.Response) -> float:
-    text = response.headers.get("Retry-After", "")
-    return min(float(text), 300.0) if text.isdigit() else 0.0
-
-
-def _secret(file: str | None, variable: str | None, what: str) -> str | None:
-    if file is not None:
-        try:
-            return Path(file).read_text().strip()
-        except OSError as error:
-            raise ConfigError(f"{what}: {file}: {error.strerror}", "a readable file") from error
-    if variable is not None:
-        if variable not in os.environ:
-            raise ConfigError(f"{what}: environment variable {variable} is not set")
-        return os.environ[variable].strip()
-    return None

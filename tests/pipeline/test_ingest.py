@@ -19,7 +19,7 @@ import yaml
 from pipeline.ingest import IngestConfig, Range, ingest, main
 from pipeline.sources.landing import read_manifest
 from pipeline.sources.prometheus import PrometheusConfig
-from pipeline.sources.prometheus_http import Patience, Server
+from pipeline.sources.prometheus_server import Patience, Server
 from sched_env.errors import ConfigError, LoadmasterError
 
 DAY = date(2026, 1, 5)
@@ -147,6 +147,39 @@ def test_a_server_that_dies_half_way_costs_only_what_is_missing(tmp_path, monkey
     assert read_manifest(tmp_path / "raw").rows["samples"] == 1440
 
 
+def test_an_interrupt_does_not_wait_for_the_rest_of_a_chunk(tmp_path):
+    with Endless(delay_s=0.5) as server:
+        params = parameters(tmp_path, server.url, events=True)
+        document = yaml.safe_load((tmp_path / "map.yaml").read_text())
+        document["groups"]["test"] *= 40  # a chunk takes 20 s and more
+        (tmp_path / "map.yaml").write_text(yaml.safe_dump(document))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pipeline.ingest", "--params", str(params), "--out", str(tmp_path / "raw")],
+            env={**os.environ, "LOADMASTER_VAR": str(tmp_path / "var")},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        deadline = time.monotonic() + 60
+        while server.asked.total() < 4 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=15)
+    assert process.returncode == 130
+    assert "interrupted" in said
+    assert "Traceback" not in said
+
+
+def test_a_bound_that_is_no_number_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOADMASTER_VAR", str(tmp_path / "var"))
+    entry = {"metric": "function_response_seconds_bucket", "from": ["took_bucket"], "labels": {"function": ["{f}"]}}
+    series = [{"metric": {"f": "a", "le": "slow"}, "values": []}]
+    with Endless(series=series) as server:
+        params = parameters(tmp_path, server.url)
+        (tmp_path / "map.yaml").write_text(yaml.safe_dump({"groups": {"test": [entry]}}))
+        with pytest.raises(LoadmasterError, match="took_bucket has le='slow'; expected a number"):
+            main(["--params", str(params), "--out", str(tmp_path / "raw")])
+
+
 def test_clusters_are_read_at_once_and_kept_apart(tmp_path, monkeypatch):
     monkeypatch.setenv("LOADMASTER_VAR", str(tmp_path / "var"))
     (tmp_path / "map.yaml").write_text(yaml.safe_dump(MAP))
@@ -214,6 +247,9 @@ def test_wrong_settings_are_named(tmp_path, monkeypatch, text, message):
     "bad",
     [
         {"chunk_seconds": 3500},
+        {"chunk_seconds": 0},
+        {"step_seconds": 1.2345},
+        {"groups": ()},
         {"step_seconds": 0.5},
         {"step_seconds": 1, "chunk_seconds": 21_600},
         {"clusters": []},

@@ -135,8 +135,8 @@ class ExporterDay:
 
 
 @contextlib.contextmanager
-def running_prometheus(folder: Path, text: Path):
-    """Load a text file into a Prometheus of our own and yield its address."""
+def running_prometheus(folder: Path, text: Path, web: Path | None = None):
+    """Load a text file into a Prometheus of our own and yield its address, once it is ready if it lets anybody in."""
     data = folder / "tsdb"
     subprocess.run(
         ["promtool", "tsdb", "create-blocks-from", "--max-block-duration=32h", "openmetrics", text, data],
@@ -155,6 +155,7 @@ def running_prometheus(folder: Path, text: Path):
                 f"--storage.tsdb.path={data}",
                 f"--web.listen-address=127.0.0.1:{port}",
                 "--storage.tsdb.retention.time=100y",
+                *([f"--web.config.file={web}"] if web else []),
             ],
             stdout=log,
             stderr=log,
@@ -163,6 +164,9 @@ def running_prometheus(folder: Path, text: Path):
     try:
         for _ in range(300):
             try:
+                if web:
+                    socket.create_connection(("127.0.0.1", port), 1).close()
+                    break
                 with urllib.request.urlopen(f"{address}/-/ready", timeout=1):
                     break
             except OSError:
@@ -189,6 +193,26 @@ def exporter_day():
 @pytest.fixture(scope="session")
 def serve_prometheus(need_prometheus):
     return running_prometheus
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory):
+    """A CA, a server certificate for 127.0.0.1 and a client certificate, also with its key in one file."""
+    folder = tmp_path_factory.mktemp("tls")
+
+    def openssl(*arguments):
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.pem",
+            "-subj", "/CN=test-ca", "-addext", "keyUsage=critical,keyCertSign")  # fmt: skip
+    for name in ("server", "client"):
+        openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr",
+                "-subj", f"/CN={name}")  # fmt: skip
+        (folder / "ext").write_text("subjectAltName=IP:127.0.0.1\n")
+        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
+                "-out", f"{name}.pem", "-extfile", "ext")  # fmt: skip
+    (folder / "both.pem").write_bytes((folder / "client.pem").read_bytes() + (folder / "client.key").read_bytes())
+    return folder
 
 
 @pytest.fixture(autouse=True)

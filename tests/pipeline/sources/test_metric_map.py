@@ -57,6 +57,8 @@ def test_templates_fall_back_and_filter():
         ({"labels": {"node": ["fixed"]}}, "names no label"),
         ({"from": []}, "from is empty"),
         ({"where": "mode=idle"}, "cannot be read"),
+        ({"where": 'mode=~"["'}, "no regular expression"),
+        ({"query": "up{$matcher}"}, "placeholder 'matcher'"),
         ({"combine": "mean"}, "Invalid enum value"),
         ({"fom": ["x"]}, "unknown field"),
     ],
@@ -74,6 +76,15 @@ def test_unknown_groups_and_files_are_named(tmp_path):
     with pytest.raises(ConfigError, match=r"none\.yaml"):
         load_map(tmp_path / "none.yaml")
     assert DEFAULT_MAP.name == "metrics.yaml"
+
+
+def test_groups_that_count_the_same_requests_are_warned_about(caplog):
+    load_map().entries(["openfaas", "cadvisor"])
+    assert not caplog.text
+    load_map().entries(["openfaas", "istio"])
+    assert "['openfaas', 'istio'] all count requests" in caplog.text
+    with pytest.raises(ConfigError, match="each group once"):
+        load_map().entries(["cadvisor", "cadvisor"])
 
 
 def test_matchers_are_read_in_full():

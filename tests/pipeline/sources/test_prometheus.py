@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.ingest import IngestConfig, Range, ingest
 from pipeline.sources.prometheus import PrometheusConfig
-from pipeline.sources.prometheus_http import Server
+from pipeline.sources.prometheus_server import Server
 
 pytestmark = pytest.mark.prometheus
 

@@ -1,8 +1,6 @@
-import base64
 import contextlib
 import json
 import ssl
-import subprocess
 import threading
 import time
 from email.utils import formatdate
@@ -13,7 +11,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import SourceError
-from pipeline.sources.prometheus_http import Basic, Client, Patience, Server, Tls
+from pipeline.sources.prometheus_http import Client
+from pipeline.sources.prometheus_server import Patience, Server, Tls
 from sched_env.errors import ConfigError
 
 QUICK = Patience(attempts=3, backoff_seconds=0.01, answer_seconds=1.0, connect_seconds=1.0)
@@ -108,9 +107,11 @@ def test_the_question_carries_query_range_and_step():
         step(200, json.dumps(GOOD).encode()[:-30]),  # cut off, with a length that agrees
         step(200, json.dumps(GOOD).encode()[:50], length=900),  # cut off on the way
         step(200, b""),
+        step(200, b'{"status": "\xff"}'),
+        {**GOOD, "isPartial": True},
         lambda handler: handler.connection.close(),
     ],
-    ids=["500", "503", "502-html", "429", "cut-json", "cut-body", "empty", "hang-up"],
+    ids=["500", "503", "502-html", "429", "cut-json", "cut-body", "empty", "no-text", "partial", "hang-up"],
 )
 def test_passing_trouble_is_asked_again(fault):
     with Fake(fault, fault, GOOD) as fake:
@@ -132,11 +133,12 @@ def test_lasting_trouble_is_an_error_that_says_what_came_last():
     ("fault", "message"),
     [
         (error(400, "parse error: unexpected )"), r"HTTP 400: parse error.*check the query in the metric map"),
-        (error(422, "too many samples"), r"HTTP 422: too many samples"),
+        (error(422, "query would load too many samples"), r"HTTP 422: .*too many samples.*lower .*chunk_seconds"),
+        (error(400, "exceeded maximum resolution of 11,000 points"), r"lower ingest.prometheus.chunk_seconds"),
         (error(401, "no token"), r"HTTP 401: no token.*credentials"),
         (step(403, b"forbidden", "text/plain"), r"HTTP 403 with text/plain: 'forbidden'.*credentials"),
         (step(200, b"<html>Log in</html>", "text/html"), r"HTTP 200 with text/html.*expected JSON.*check the url"),
-        (step(302, b"", "text/html", Location="/login"), r"HTTP 302"),
+        (step(302, b"", "text/html", Location="/login"), r"HTTP 302 to /login"),
         (step(404, b"404 page not found", "text/plain"), r"HTTP 404.*without /api/v1"),
         ({"status": "error", "error": "odd"}, r"refused: HTTP 200: odd"),
         ({"status": "success", "data": {"resultType": "vector", "result": []}}, r"with result vector; expected matrix"),
@@ -145,7 +147,7 @@ def test_lasting_trouble_is_an_error_that_says_what_came_last():
         (matrix([[100, "1"], [115]]), r"values that cannot be read"),
         (matrix([[100, 1.0]] * 2 + [["a", "b"]]), r"values that cannot be read"),
         (matrix([[10, "1"]]), r"samples from 10.0 to 10.0; expected 100 to 170"),
-        (matrix([[100, "1"], [1e9, "1"]]), r"samples from 100.0 to 1000000000.0"),
+        (matrix([[100, "1"], [1e9, "1"], [115, "1"]]), r"samples from 100.0 to 1000000000.0"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
@@ -154,6 +156,48 @@ def test_wrong_answers_are_errors_at_once(fault, message):
         with pytest.raises(SourceError, match=message):
             ask(fake)
         assert len(fake.asked) == 1
+
+
+@pytest.mark.parametrize("value", [{"value": [100, "x"]}, {}])
+def test_a_moment_without_a_number_is_an_error(value):
+    answer = {"status": "success", "data": {"resultType": "vector", "result": [{"metric": {}, **value}]}}
+    with Fake(answer) as fake, pytest.raises(SourceError, match=r"the value 'x|the value 'nothing'"):
+        Client(Server("prod", fake.url), QUICK).instant("up", 100)
+
+
+@pytest.mark.parametrize("skew_s", [0, -3600])
+def test_a_date_to_ask_again_counts_by_the_servers_clock(skew_s):
+    now = time.time() + skew_s
+    busy = step(503, b"", Date=formatdate(now, usegmt=True), Retry_After=formatdate(now + 2, usegmt=True))
+    with Fake(busy, GOOD) as fake:
+        begun = time.monotonic()
+        ask(fake)
+    assert 0.9 < time.monotonic() - begun < 10
+
+
+def test_what_the_server_warns_about_is_said_once(caplog):
+    with Fake({**GOOD, "warnings": ["one store is away"]}) as fake:
+        client = Client(Server("prod", fake.url), QUICK)
+        for _ in range(2):
+            _, warnings = client.range("up", 100, 170, 15)
+    assert warnings == ["one store is away"]
+    assert caplog.text.count("one store is away") == 1
+
+
+def test_half_answers_are_asked_not_to_be_given():
+    with Fake(GOOD) as fake:
+        ask(fake)
+    assert (fake.asked[0][1]["partial_response"], fake.asked[0][1]["deny_partial_response"]) == ("false", "1")
+
+
+def test_who_waits_is_freed_when_the_client_stops():
+    with Fake(step(503, b"", Retry_After="200")) as fake:
+        client = Client(Server("prod", fake.url), QUICK)
+        threading.Timer(0.3, client.stop).start()
+        begun = time.monotonic()
+        with pytest.raises(SourceError, match="stopped"):
+            client.range("up", 100, 170, 15)
+    assert time.monotonic() - begun < 20
 
 
 def test_native_histograms_are_refused_with_a_way_out():
@@ -193,62 +237,12 @@ def test_nobody_there_is_an_error_after_the_attempts():
         Client(Server("prod", "http://127.0.0.1:9"), QUICK).range("up", 0, 1, 1)
 
 
-def test_bearer_and_basic_and_tenant_go_out(tmp_path, monkeypatch):
-    (tmp_path / "token").write_text("secret-1\n")
-    monkeypatch.setenv("PROM_PASSWORD", "secret-2")
-    with Fake(GOOD) as fake:
-        ask(fake, bearer_file=str(tmp_path / "token"), headers={"X-Scope-OrgID": "team"})
-        ask(fake, basic=Basic("ann", password_env="PROM_PASSWORD"))
-    assert fake.headers[0]["Authorization"] == "Bearer secret-1"
-    assert fake.headers[0]["X-Scope-OrgID"] == "team"
-    assert base64.b64decode(fake.headers[1]["Authorization"].split()[1]) == b"ann:secret-2"
-
-
-@pytest.mark.parametrize(
-    "server",
-    [{"bearer_env": "NOT_SET_ANYWHERE"}, {"bearer_file": "/no/such/token"}, {"url": "prometheus:9090"}],
-    ids=["env", "file", "url"],
-)
-def test_missing_secrets_and_odd_addresses_are_named_before_any_question(server, tmp_path):
-    with pytest.raises(ConfigError, match=r"NOT_SET_ANYWHERE|/no/such/token|prometheus:9090"):
-        Client(Server(**{"name": "prod", "url": "http://x", **server}), QUICK)
-
-
 def test_a_clock_that_differs_is_noticed(caplog):
     with Fake(step(200, GOOD, Date=formatdate(time.time() - 3600, usegmt=True))) as fake:
         client = Client(Server("prod", fake.url), QUICK)
         client.range("up", 100, 170, 15)
     assert client.skew_s == pytest.approx(-3600, abs=5)
     assert "clock differs" in caplog.text
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    """A CA, a server certificate for 127.0.0.1 and a client certificate."""
-    folder = tmp_path_factory.mktemp("tls")
-
-    def openssl(*arguments):
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.pem",
-            "-subj", "/CN=test-ca", "-addext", "keyUsage=critical,keyCertSign")  # fmt: skip
-    for name in ("server", "client"):
-        openssl(
-            "req",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-keyout",
-            f"{name}.key",
-            "-out",
-            f"{name}.csr",
-            "-subj",
-            f"/CN={name}",
-        )
-        (folder / "ext").write_text("subjectAltName=IP:127.0.0.1\n")
-        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
-                "-out", f"{name}.pem", "-extfile", "ext")  # fmt: skip
-    return folder
 
 
 def test_mutual_tls_lets_the_certificate_in_and_nobody_else(certificates):
@@ -260,8 +254,9 @@ def test_mutual_tls_lets_the_certificate_in_and_nobody_else(certificates):
         fake.server.socket = context.wrap_socket(fake.server.socket, server_side=True)
         url = fake.url.replace("http:", "https:")
         ca, cert, key = (str(certificates / name) for name in ("ca.pem", "client.pem", "client.key"))
-        [series], _ = Client(Server("prod", url, tls=Tls(ca, cert, key)), QUICK).range("up", 100, 170, 15)
-        assert len(series.value) == 5
+        for tls in (Tls(ca, cert, key), Tls(ca, str(certificates / "both.pem"))):
+            [series], _ = Client(Server("prod", url, tls=tls), QUICK).range("up", 100, 170, 15)
+            assert len(series.value) == 5
         with pytest.raises(SourceError, match=r"TLS|failed 3 times"):
             Client(Server("prod", url, tls=Tls(ca)), QUICK).range("up", 100, 170, 15)
         with pytest.raises(SourceError, match="TLS refused"):
