@@ -11,7 +11,7 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from sched_env.errors import ConfigError, InfeasibleActionError, legal
-from sched_env.vector import ENDED, PlacementVectorEnv
+from sched_env.vector import ENDED, Outcome, PlacementVectorEnv
 
 Observation = dict[str, NDArray[Any]]
 Step = tuple[Observation, float, bool, bool, dict[str, Any]]
@@ -83,7 +83,11 @@ class PlacementEnv(gymnasium.Env[Any, Any], Generic[Many]):
         return {}
 
     def _place(self, candidate: int) -> tuple[float, bool, bool, dict[str, Any]]:
-        _, reward, terminated, truncated, infos = self.many.step([candidate])
+        return self._report(self.many.step([candidate]))
+
+    def _report(self, outcome: Outcome) -> tuple[float, bool, bool, dict[str, Any]]:
+        """Turn what the vector environment returned into what this one does, but for the observation."""
+        _, reward, terminated, truncated, infos = outcome
         info = self._facts()
         if infos:
             self._over = True

@@ -29,6 +29,8 @@ SHEET = ("return", "steps", "placed", "requests", "sla_violation_rate", "cost_us
 """The columns every problem's episode metrics start with, in this order; a problem's own follow."""
 
 Arrays = dict[str, NDArray[Any]]
+Outcome = tuple[Arrays, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
+"""What a step returns: observation, rewards, terminated, truncated, infos."""
 
 
 class Buffers(NamedTuple):
@@ -223,9 +225,7 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
         self._reset(starts)
         return self.observe(), {}
 
-    def step(
-        self, actions: ArrayLike
-    ) -> tuple[Arrays, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+    def step(self, actions: ArrayLike) -> Outcome:
         """Place each environment's request on the candidate chosen for it.
 
         Raises:
@@ -241,6 +241,10 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
                 "a candidate whose mask is on",
                 "nothing was changed",
             )
+        return self._outcome(finished)
+
+    def _outcome(self, finished: int) -> Outcome:
+        """Return what a step that ended so many episodes returns."""
         b = self.buffers
         infos = self._ending() if finished else {}
         if self.copy:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from sched_env.errors import ConfigError
 from sched_env.jobs.runtime import RuntimeModel
 from sched_env.jobs.scenario import CpnScenario
-from sched_env.jobs.state import ARRIVAL, DATA, EPOCHS, MODEL, ORIGIN, POSSIBLE, SHAPE, Cards, Queue
+from sched_env.jobs.state import ARRIVAL, CANCEL, DATA, EPOCHS, MODEL, ORIGIN, POSSIBLE, SHAPE, Cards, Queue
 from sched_env.jobs.state import cards_of as prepare_cards
 from sched_env.jobs.state import queue_of as prepare_queue
 from sched_env.jobs.vector import CpnVectorEnv, Workload
@@ -53,6 +53,8 @@ class Problem(NamedTuple):
     """Rows of the episode."""
     max_jobs: int
     gpu_margin: float
+    fixed_s: float
+    """Dispatch and start-up: what every attempt takes beside transfer and run."""
 
 
 def primary(scenario: Scenario) -> tuple[str, float]:
@@ -81,19 +83,22 @@ def lower(scenario: CpnScenario, workload: Workload, start: int = 0) -> Bounds:
     rows = problem.queue.rows[problem.rows]
     links = problem.queue.links[problem.rows]
     arrival = rows[:, ARRIVAL]
-    lone = arrival + _fastest(problem)
+    # Whose user may withdraw it leaves by then, perhaps without any work done; its model may still be company.
+    lone = np.minimum(arrival + _fastest(problem), rows[:, CANCEL])
+    stays = np.isinf(rows[:, CANCEL])
     per_gb = problem.cards.seconds_per_gb.min(axis=1)
-    release = arrival + rows[:, DATA] * per_gb[links[:, ORIGIN]]
-    best_sum, best_last = 0.0, 0.0
-    for chosen in _groups(problem, links[:, MODEL]):
+    release = arrival + problem.fixed_s + rows[:, DATA] * per_gb[links[:, ORIGIN]]
+    best_sum, best_last = float(lone.sum()), float(lone.max())
+    for chosen in _groups(problem, links[stays, MODEL]):
         sizes = rows[:, EPOCHS] * prices(problem, chosen)[links[:, MODEL]]
-        priced = sizes > 0.0
+        priced = stays & (sizes > 0.0)
         fluid = np.sort(shortest_remaining_first(release[priced], sizes[priced]))
         ends = np.maximum(fluid, np.sort(lone[priced]))
         best_sum = max(best_sum, float(ends.sum() + lone[~priced].sum()))
-        best_last = max(best_last, float(ends.max(initial=0.0)), float(lone.max()))
-    signed = prices(problem, np.unique(links[:, MODEL]), exactly=True)
-    best_last = max(best_last, float(release.min() + rows[:, EPOCHS] @ signed[links[:, MODEL]]))
+        best_last = max(best_last, float(ends.max(initial=0.0)))
+    if stays.all():
+        signed = prices(problem, np.unique(links[:, MODEL]), exactly=True)
+        best_last = max(best_last, float(release.min() + rows[:, EPOCHS] @ signed[links[:, MODEL]]))
     first = float(problem.queue.rows[start, ARRIVAL])
     return Bounds(best_last - first, (best_sum - float(arrival.sum())) / problem.jobs)
 
@@ -126,23 +131,24 @@ def _problem(scenario: CpnScenario, workload: Workload, start: int) -> Problem:
         episode.size,
         scenario.max_jobs_per_card,
         scenario.gpu_mem_margin_gib,
+        scenario.dispatch_s + scenario.startup_s,
     )
 
 
 def _fastest(problem: Problem) -> Floats:
-    """Return the least seconds from submission to end of each job: transfer and run on one card, in any company."""
+    """Return the least seconds from submission to end of each job: delay and run on one card, in any company."""
     rows, links = problem.queue.rows[problem.rows], problem.queue.links[problem.rows]
     K, T = problem.seconds.shape[:2]
     company = problem.seconds.reshape(K, T, -1).min(axis=2)  # all companies, also those that never fit: still valid
-    times = _transfer(problem) + rows[:, EPOCHS, None] * company[links[:, MODEL]][:, problem.cards.type]
+    times = _delay(problem) + rows[:, EPOCHS, None] * company[links[:, MODEL]][:, problem.cards.type]
     fastest: Floats = np.where(_room(problem), times, np.inf).min(axis=1)
     return fastest
 
 
-def _transfer(problem: Problem) -> Floats:
-    """Return the seconds [jobs, cards] that a job's data take to a card."""
+def _delay(problem: Problem) -> Floats:
+    """Return the seconds [jobs, cards] from the decision for a card until the job computes there."""
     rows, links = problem.queue.rows[problem.rows], problem.queue.links[problem.rows]
-    return rows[:, DATA, None] * problem.cards.seconds_per_gb[links[:, ORIGIN]][:, problem.cards.node]
+    return problem.fixed_s + rows[:, DATA, None] * problem.cards.seconds_per_gb[links[:, ORIGIN]][:, problem.cards.node]
 
 
 def _room(problem: Problem) -> NDArray[np.bool_]:
@@ -273,7 +279,8 @@ def exclusive_optimum(scenario: CpnScenario, workload: Workload, start: int = 0)
     Limits of nodes are left out; where they do not bind, the optimum is exact, otherwise still a lower bound.
 
     Raises:
-        ConfigError: When the episode is larger than ``MOST_JOBS`` x ``MOST_CARDS``, or jobs come one after another.
+        ConfigError: When the episode is larger than ``MOST_JOBS`` x ``MOST_CARDS``, jobs come one after another or
+            may be withdrawn.
     """
     problem = _problem(scenario, workload, start)
     rows, links = problem.queue.rows[problem.rows], problem.queue.links[problem.rows]
@@ -282,8 +289,10 @@ def exclusive_optimum(scenario: CpnScenario, workload: Workload, start: int = 0)
         raise ConfigError(f"{n} jobs on {C} cards", f"at most {MOST_JOBS} on {MOST_CARDS}")
     if np.ptp(rows[:, ARRIVAL]) > 0.0:
         raise ConfigError("jobs are submitted one after another", "all at once")
+    if np.isfinite(rows[:, CANCEL]).any():
+        raise ConfigError("users withdraw jobs of this episode", "jobs that all run to their end")
     run = rows[:, EPOCHS, None] * problem.seconds[links[:, MODEL]][:, problem.cards.type, 0, 0]
-    times = np.where(_room(problem), _transfer(problem) + run, np.inf)
+    times = np.where(_room(problem), _delay(problem) + run, np.inf)
     return Bounds(_least_makespan(times), _least_mean_completion(times) * n / problem.jobs)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gymnasium.error import ResetNeeded
+
 from sched_env import scenarios
 from sched_env.jobs.state import (
     ARRIVED,
@@ -12,17 +14,46 @@ from sched_env.jobs.state import (
     HELD_JOB,
     JOBS,
     LOST,
+    NOW,
     OUTCOME,
     ROW,
     RUNS,
     SIZE,
+    START,
+    UNDECIDED,
+    WITHDRAWN,
 )
 from sched_env.jobs.vector import CpnVectorEnv, make
-from sched_env.single import InvalidAction, PlacementEnv
+from sched_env.jobs.whatif import transfer_s
+from sched_env.single import InvalidAction, PlacementEnv, Step
 
-JOB_STATES = ("submitted later", "waiting", "reserved", "transferring", "running", "finished", "failed")
-"""Where a job can be in the simulator; the live controller's states between waiting and running, scheduled and
-submitted, take no time here."""
+JOB_STATES = (
+    "submitted later",
+    "waiting",
+    "reserved",
+    "scheduled",
+    "transferring",
+    "submitted",
+    "running",
+    "finished",
+    "failed",
+    "cancelled",
+)
+"""Where a job can be, in the order it goes through them; a failed attempt leads back to waiting. Scheduled lasts
+``dispatch_s``, submitted ``startup_s``: without them a job passes through in no time."""
+OUTCOMES = {DONE: "finished", LOST: "failed", WITHDRAWN: "cancelled"}
+LISTS = {
+    "waiting": "Origin",
+    "reserved": "Reserved",
+    "scheduled": "Scheduled",
+    "transferring": "Scheduled",
+    "submitted": "Assigned",
+    "running": "Assigned",
+    "finished": "Finished",
+}
+"""Upstream's list of each state: Scheduled is chosen but not yet with the cluster, Assigned is what the cluster has."""
+ROUNDING_S = 1e-6
+"""States on a card are reckoned back from the start: a phase this close to its end is over."""
 
 
 class CpnEnv(PlacementEnv[CpnVectorEnv]):
@@ -53,35 +84,50 @@ class CpnEnv(PlacementEnv[CpnVectorEnv]):
         super().__init__(many, invalid_action, invalid_penalty)
         self.render_mode = render_mode
 
+    def cancel(self, job: int) -> Step:
+        """Withdraw a job (its number in the episode) for its user; returns what ``step`` does, for the next decision.
+
+        Nothing is placed and no decision is counted; see :meth:`CpnVectorEnv.cancel`.
+
+        Raises:
+            ConfigError: When there is no such job, or it has ended, or has not been submitted; nothing has changed.
+        """
+        if self._over:
+            raise ResetNeeded("the episode is over; call reset()")
+        reward, terminated, truncated, info = self._report(self.many.cancel([job]))
+        return self._observe(), reward, terminated, truncated, info
+
     def job_states(self) -> list[str]:
         """Return the state of every job of the episode, in order of submission (``JOB_STATES``)."""
         state = self.many.state
         first, size, arrived = (int(state.tally[0, column]) for column in (FIRST, SIZE, ARRIVED))
-        states = [JOB_STATES[1] if j < arrived else JOB_STATES[0] for j in range(size)]
+        states = ["waiting" if j < arrived else "submitted later" for j in range(size)]
         for j in state.hold[0, :, HELD_JOB]:
             if j >= 0:
                 states[j] = "reserved"
         for c, count in enumerate(state.kind[0, :, JOBS]):
             for i in range(count):
-                slot = state.slot[0, c, i]
-                states[int(slot[ROW]) - first] = "running" if slot[RUNS] else "transferring"
+                states[int(state.slot[0, c, i, ROW]) - first] = self._state_on_card(c, i)
         for j in range(size):
             outcome = int(state.job[0, j, OUTCOME])
-            if outcome:
-                states[j] = {DONE: "finished", LOST: "failed"}[outcome]
+            if outcome != UNDECIDED:
+                states[j] = OUTCOMES[outcome]
         return states
+
+    def _state_on_card(self, c: int, i: int) -> str:
+        cards, queue, _, rules, state = self.many.arguments
+        slot = state.slot[0, c, i]
+        if slot[RUNS]:
+            return "running"
+        left = slot[START] - state.total[0, NOW] - rules.startup_s - ROUNDING_S
+        if left <= 0.0:
+            return "submitted"
+        return "transferring" if left <= transfer_s(cards, queue, c, int(slot[ROW])) else "scheduled"
 
     def queues(self) -> dict[str, list[int]]:
         """Return upstream's five lists (numbers of jobs in the episode) as views of the job states."""
-        belongs = {
-            "waiting": "Origin",
-            "transferring": "Scheduled",
-            "running": "Assigned",
-            "finished": "Finished",
-            "reserved": "Reserved",
-        }
-        lists: dict[str, list[int]] = {name: [] for name in belongs.values()}
+        lists: dict[str, list[int]] = {name: [] for name in LISTS.values()}
         for j, where in enumerate(self.job_states()):
-            if where in belongs:
-                lists[belongs[where]].append(j)
+            if where in LISTS:
+                lists[LISTS[where]].append(j)
         return lists

@@ -1,6 +1,8 @@
 """The kernel of ``jobs``: placements, events until the next decision, observations, ends and beginnings of episodes.
 
-Time moves from event to event: a submission, the end of a transfer, the end of an attempt (``sched_env.jobs.running``).
+Time moves from event to event: a submission, the start or end of an attempt (``sched_env.jobs.running``), a user who
+withdraws a job (``sched_env.jobs.cancel``). At one instant ends come first, since what has ended cannot be withdrawn,
+and withdrawals last.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from sched_env import draws
 from sched_env.features import jobs as features
 from sched_env.jit import called, inline, lean_kernel
+from sched_env.jobs.cancel import expect, next_cancel_s, withdraw, withdraw_due
 from sched_env.jobs.lines import join, offer
 from sched_env.jobs.running import HOURS_PER_SECOND, happen, lose, place
 from sched_env.jobs.state import (
@@ -21,6 +24,8 @@ from sched_env.jobs.state import (
     ATTEMPTS,
     BEST,
     BUSY,
+    CANCEL,
+    CANCELLED,
     CARD_SECONDS,
     CORES,
     DATA,
@@ -48,6 +53,7 @@ from sched_env.jobs.state import (
     NEED_CPU,
     NEED_GPU,
     NEED_MEM,
+    NEXT_CANCEL,
     NONE,
     NOW,
     OFFERED,
@@ -82,6 +88,7 @@ METRICS = (
     "max_wait_s",
     "oom",
     "failed",
+    "cancelled",
     "retries",
     "moved_gb",
     "card_hours",
@@ -104,6 +111,7 @@ def observe(
     gpu_mem, mem = queue.shapes[q, NEED_GPU], queue.shapes[q, NEED_MEM]
     epochs, gb = queue.rows[row, EPOCHS], queue.rows[row, DATA]
     belief, harm = runtimes.belief[model], runtimes.harm[model]
+    fixed_s = rules.dispatch_s + rules.startup_s
     # No branches, which this mix of empty and shared cards would make unpredictable: an empty card has two co-runners
     # of kind 0, whose pace is that of running alone and whose harm is nothing. Unsigned indices spare numba's check
     # for negative ones. Together that makes the loop 1.6 times faster.
@@ -112,7 +120,7 @@ def observe(
         t, node = np.uint64(cards.type[c]), np.uint64(cards.node[c])
         one, other = np.uint64(state.kind[b, c, 0]), np.uint64(state.kind[b, c, 1])
         n = state.kind[b, c, JOBS]
-        moving_s = gb * cards.seconds_per_gb[origin, node]
+        moving_s = fixed_s + gb * cards.seconds_per_gb[origin, node]
         alone_s = belief[t, 0, 0] * epochs
         shared_s = belief[t, one, other] * epochs
         shared_s = shared_s if (n < 3) & (shared_s < np.inf) else alone_s
@@ -166,9 +174,11 @@ def run(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: Sta
         time = state.next_s[b, c]
         if count[ARRIVED] < count[SIZE]:
             time = min(time, queue.rows[count[FIRST] + count[ARRIVED], ARRIVAL])
+        if total[NEXT_CANCEL] < time:
+            time = min(time, next_cancel_s(queue, state, b))
         if time == np.inf:
             return 0
-        in_system = count[ARRIVED] - count[FINISHED] - count[FAILED]
+        in_system = count[ARRIVED] - count[FINISHED] - count[FAILED] - count[CANCELLED]
         total[JOB_SECONDS] += in_system * (time - total[NOW])
         total[NOW] = time
         while state.next_s[b, c] <= time:
@@ -179,8 +189,13 @@ def run(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: Sta
             count[ARRIVED] += 1
             if queue.shapes[queue.links[count[FIRST] + j, SHAPE], POSSIBLE] > 0.0:
                 join(queue, rules, state, b, j)
+                if queue.rows[count[FIRST] + j, CANCEL] < np.inf:
+                    expect(queue, state, b, j)
             else:
                 lose(state, b, j)
+        if total[NEXT_CANCEL] <= time:
+            withdraw_due(cards, queue, runtimes, rules, state, b)
+            c = next_card(state, b)
 
 
 @called
@@ -207,6 +222,7 @@ def begin(cards: Cards, queue: Queue, rules: Rules, state: State, b: int, first:
     state.tally[b, SIZE] = min(rules.episode_jobs, queue.rows.shape[0] - first)
     state.tally[b, LAST_CARD] = NONE
     state.total[b, NOW] = queue.rows[first, ARRIVAL]
+    state.total[b, NEXT_CANCEL] = np.inf
 
 
 @called
@@ -220,7 +236,7 @@ def close(cards: Cards, queue: Queue, state: State, out: Buffers, b: int, ended:
         out.final_request[b, f] = out.request[b, f]
     count, total, metrics = state.tally[b], state.total[b], out.metrics[b]
     now = total[NOW]
-    unfinished = count[SIZE] - count[FINISHED] - count[FAILED]
+    unfinished = count[SIZE] - count[FINISHED] - count[FAILED] - count[CANCELLED]
     for c in range(cards.type.size):
         if state.kind[b, c, JOBS] > 0:
             held = now - state.card[b, c, HELD_FROM]
@@ -240,9 +256,10 @@ def close(cards: Cards, queue: Queue, state: State, out: Buffers, b: int, ended:
     metrics[10] = total[LONGEST_WAIT]
     metrics[11] = count[OOM]
     metrics[12] = count[FAILED]
-    metrics[13] = count[RETRIES]
-    metrics[14] = total[MOVED_GB]
-    metrics[15] = total[CARD_SECONDS] * (1.0 / 3600.0)
+    metrics[13] = count[CANCELLED]
+    metrics[14] = count[RETRIES]
+    metrics[15] = total[MOVED_GB]
+    metrics[16] = total[CARD_SECONDS] * (1.0 / 3600.0)
     out.ended[b] = ended
     out.final_start[b] = out.start[b]
 
@@ -257,17 +274,19 @@ def advance(
     out: Buffers,
     actions: NDArray[np.int64],
     starts: NDArray[np.int64],
+    cancels: NDArray[np.int64],
     seed: int,
     park: bool,
 ) -> int:
     """Place, let events happen and, at an episode's end, restart or park; see ``PlacementVectorEnv._step``.
 
-    With ``starts`` (not empty) an episode begins in every environment instead; a start of -1 is drawn. Reset and step
-    are one kernel because compiling the dynamics twice would double the wait for the first step.
+    With ``starts`` (not empty) an episode begins in every environment instead; a start of -1 is drawn. With ``cancels``
+    (not empty) a job is withdrawn in each environment instead, and the next decision sought; -1: nothing happens there.
+    All are one kernel because compiling the dynamics twice would double the wait for the first step.
     """
     B, C = out.mask.shape
-    fresh = starts.size > 0
-    if not fresh:
+    fresh, withdrawing = starts.size > 0, cancels.size > 0
+    if not fresh and not withdrawing:
         for b in range(B):
             if out.active[b] and not (0 <= actions[b] < C and out.mask[b, actions[b]]):
                 return -1 - b
@@ -275,12 +294,14 @@ def advance(
     for b in range(B):
         out.reward[b] = 0.0
         out.terminated[b] = out.truncated[b] = False
-        if not out.active[b]:
+        if not out.active[b] or (withdrawing and cancels[b] == NONE):
             continue
         total, count = state.total[b], state.tally[b]
         before = total[NOW]
         begins = fresh
-        if not fresh:
+        if withdrawing:
+            withdraw(cards, queue, runtimes, rules, state, b, cancels[b])
+        elif not fresh:
             place(cards, queue, runtimes, rules, state, out.wait_s, b, actions[b], seed)
             count[STEPS] += 1
         while True:

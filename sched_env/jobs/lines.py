@@ -47,7 +47,7 @@ from sched_env.jobs.state import (
     Runtimes,
     State,
 )
-from sched_env.jobs.whatif import busy_share, card_fits, earliest_fit, node_fits, transfer_s
+from sched_env.jobs.whatif import busy_share, card_fits, delay_s, earliest_fit, node_fits
 from sched_env.traces.tables_jobs import Bools
 
 PUNCTUAL_S = 1e-6
@@ -179,7 +179,7 @@ def reserve(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state:
         if cards.mem[c] - rules.gpu_mem_margin < queue.shapes[q, NEED_GPU] or alone == np.inf:
             continue
         start = earliest_fit(cards, queue, runtimes, rules, state, b, c, q, NONE, NONE)
-        value = start - now + transfer_s(cards, queue, c, row) + alone * queue.rows[row, EPOCHS]
+        value = start - now + delay_s(cards, queue, rules, c, row) + alone * queue.rows[row, EPOCHS]
         if rules.reservation == EASY:
             value = start - now
         if value < best:

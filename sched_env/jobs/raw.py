@@ -58,7 +58,7 @@ def _predict(
     for c in range(cards.type.size):
         completion[c], free[c] = np.nan, 1.0
         if state.kind[b, c, JOBS] < 3:
-            completion[c] = completion_s(cards, queue, runtimes, state, b, c, row)
+            completion[c] = completion_s(cards, queue, runtimes, rules, state, b, c, row)
             if state.tally[b, HELD] > 0 and delays(cards, queue, runtimes, rules, state, b, c, row):
                 free[c] = 0.0
 
@@ -89,7 +89,7 @@ def raw_fields(env: CpnVectorEnv, b: int = 0) -> tuple[dict[str, Floats], dict[s
         "node_mem_free": node[:, MEM],
         "node_cpu_total": env.topology.node_cpu[cards.node],
         "node_mem_total": cards.node_mem[cards.node],
-        "transfer_s": (gb * cards.seconds_per_gb[origin])[cards.node],
+        "transfer_s": (rules.dispatch_s + rules.startup_s + gb * cards.seconds_per_gb[origin])[cards.node],
         "link_usd": (gb * cards.usd_per_gb[origin])[cards.node],
         "alone_s": belief[cards.type, 0, 0] * epochs,
         "shared_s": np.where(jobs < 3, shared, np.inf),

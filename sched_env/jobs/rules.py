@@ -44,7 +44,7 @@ def choose(
     cards: Cards,
     queue: Queue,
     runtimes: Runtimes,
-    _rules: Rules,
+    rules: Rules,
     state: State,
     mask: Bools,
     active: Bools,
@@ -67,7 +67,7 @@ def choose(
             node = cards.node[c]
             predicted = share = 0.0
             if rule in (COMPLETION, SHARE):
-                predicted = completion_s(cards, queue, runtimes, state, b, c, row)
+                predicted = completion_s(cards, queue, runtimes, rules, state, b, c, row)
             if rule == SHARE:
                 share = shares[b, cards.type[c]]
             value = card_score(

@@ -68,7 +68,7 @@ from sched_env.jobs.state import (
     Runtimes,
     State,
 )
-from sched_env.jobs.whatif import D_END, draft, simulate, transfer_s
+from sched_env.jobs.whatif import D_END, delay_s, draft, simulate
 from sched_env.traces.tables_jobs import Floats
 
 LEFT_OVER = 1e-9
@@ -122,6 +122,13 @@ def vacate(cards: Cards, queue: Queue, state: State, b: int, c: int, i: int) -> 
 
 
 @inline
+def late(queue: Queue, state: State, b: int, row: int) -> None:
+    """Count a job that leaves now if its deadline has passed."""
+    if state.total[b, NOW] - queue.rows[row, ARRIVAL] > queue.rows[row, DEADLINE]:
+        state.total[b, LATE] += 1.0
+
+
+@inline
 def lose(state: State, b: int, j: int) -> None:
     """Give a job up."""
     state.job[b, j, OUTCOME] = LOST
@@ -144,7 +151,6 @@ def fail(queue: Queue, rules: Rules, state: State, b: int, j: int) -> None:
 @inline
 def end(cards: Cards, queue: Queue, rules: Rules, state: State, b: int, c: int, i: int) -> None:
     """End the attempt in a slot: finished, or failed on the way."""
-    now = state.total[b, NOW]
     row = int(state.slot[b, c, i, ROW])
     failed = state.slot[b, c, i, CUT] > 0.0
     vacate(cards, queue, state, b, c, i)
@@ -153,9 +159,8 @@ def end(cards: Cards, queue: Queue, rules: Rules, state: State, b: int, c: int, 
         return
     state.job[b, row - state.tally[b, FIRST], OUTCOME] = DONE
     state.tally[b, FINISHED] += 1
-    state.total[b, LAST_END] = now
-    if now - queue.rows[row, ARRIVAL] > queue.rows[row, DEADLINE]:
-        state.total[b, LATE] += 1.0
+    state.total[b, LAST_END] = state.total[b, NOW]
+    late(queue, state, b, row)
 
 
 @called
@@ -243,6 +248,15 @@ def happen(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: 
 
 
 @inline
+def wait_until_now(state: State, b: int, j: int) -> float:
+    """Count the wait of a job that leaves its line; return it."""
+    waited = state.total[b, NOW] - state.queued_s[b, j]
+    state.total[b, WAITED] += waited
+    state.total[b, LONGEST_WAIT] = max(state.total[b, LONGEST_WAIT], waited)
+    return float(waited)
+
+
+@inline
 def place(
     cards: Cards,
     queue: Queue,
@@ -260,10 +274,7 @@ def place(
     now, node = state.total[b, NOW], cards.node[c]
     q = queue.links[row, SHAPE]
     leave(queue, state, b, j)
-    waited = now - state.queued_s[b, j]
-    state.total[b, WAITED] += waited
-    state.total[b, LONGEST_WAIT] = max(state.total[b, LONGEST_WAIT], waited)
-    wait_s[b] = waited
+    wait_s[b] = wait_until_now(state, b, j)
     settle(state, b, c)
     kind, card = state.kind[b, c], state.card[b, c]
     i = kind[JOBS]
@@ -279,7 +290,7 @@ def place(
         if draws.uniform(seed, row, 2 * attempt) < rules.failure_rate:
             # It will stop somewhere on the way; never so late that it might count as finished.
             slot[CUT] = queue.rows[row, EPOCHS] * (1.0 - 0.999 * draws.uniform(seed, row, 2 * attempt + 1))
-    slot[START] = now + transfer_s(cards, queue, c, row)
+    slot[START] = now + delay_s(cards, queue, rules, c, row)
     slot[RUNS], slot[ROW] = 0.0, row
     card[GPU_FREE] -= queue.shapes[q, NEED_GPU]
     state.node[b, node, NODE_JOBS] += 1.0

@@ -47,10 +47,16 @@ class CpnScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """``total`` reproduces upstream's FIFO fault: the mask looks at a card's whole memory, and jobs run out of it."""
     failure_rate: Share = 0.0
     """Share of the attempts that fail somewhere on the way; drawn by (seed, job, attempt), whatever the policy."""
+    dispatch_s: Amount = 0.0
+    """From the decision until the transfer begins: a controller that polls acts on it only then. As in the transfer,
+    the job holds its place, slows nobody down and makes no progress."""
+    startup_s: Amount = 0.0
+    """From the end of the transfer until the first iteration: image, container, framework. As above."""
     max_attempts: Annotated[int, msgspec.Meta(ge=1, le=100)] = 3
     """After so many failed attempts a job has failed."""
     deadline_factor: Size = 2.0
-    """Deadline = this x (transfer + run alone on the best card), where the queue has none of its own."""
+    """Deadline = this x (dispatch, transfer, start-up and run alone on the best card), where the queue has none of its
+    own."""
     reward: Literal["completion", "makespan"] = "completion"
     """Minus the seconds that jobs spend in the system until the next decision, over the number of jobs; or minus the
     seconds until the next decision. Both over ``reward_scale_s``: the return is minus the mean completion (minus the
@@ -61,6 +67,8 @@ class CpnScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Work offered by the generated queue over what its cards do one job at a time; 0: all jobs at the start."""
     data_gb: Amount = 10.0
     """Mean data size of generated jobs."""
+    cancel_rate: Share = 0.0
+    """Share of the generated jobs that their users withdraw, at a drawn time, unless they have ended by then."""
     trace_rows: Positive = 20_000
     """Length of the generated queue."""
     trace_seed: Count = 0

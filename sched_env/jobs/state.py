@@ -20,7 +20,7 @@ NO_RESERVATION, BIG, EASY = range(3)
 NONE = -1
 
 # Queue.rows, Queue.links, Queue.shapes
-ARRIVAL, EPOCHS, DATA, BEST, DEADLINE = range(5)
+ARRIVAL, EPOCHS, DATA, BEST, DEADLINE, CANCEL = range(6)
 MODEL, SHAPE, ORIGIN = range(3)
 NEED_GPU, NEED_MEM, NEED_CPU, POSSIBLE = range(4)
 # State.card; State.kind holds the models (0: none, k + 1: model k) of the three slots, then their number
@@ -36,11 +36,13 @@ HEAD, TAIL, CURSOR, BLOCKED, HOLDS = range(5)
 OPEN, FULL_UP, REFUSED = range(3)
 # State.job
 FOLLOWING, ATTEMPTS, OUTCOME = range(3)
-UNDECIDED, DONE, LOST = range(3)
+UNDECIDED, DONE, LOST, WITHDRAWN = range(4)
 # State.tally
 FIRST, SIZE, ARRIVED, OFFERED, WAITING, FINISHED, FAILED, STEPS, HELD, LAST_CARD, RETRIES, OOM = range(12)
+CANCELLED, EXPECTED = range(12, 14)
 # State.total
 NOW, RETURN, JOB_SECONDS, PAID, WAITED, LONGEST_WAIT, LATE, CARD_SECONDS, USD, MOVED_GB, PLACED, LAST_END = range(12)
+NEXT_CANCEL = 12
 
 
 class Cards(NamedTuple):
@@ -66,7 +68,8 @@ class Queue(NamedTuple):
     """The jobs, in order of submission. Jobs with the same model and needs have the same shape and fit alike."""
 
     rows: Floats
-    """[R, 5]: arrival, epochs, GB, seconds on the best card (with the transfer), deadline (from arrival)."""
+    """[R, 6]: arrival, epochs, GB, seconds on the best card (from the decision on), deadline (from arrival), time at
+    which its user withdraws it."""
     links: Indices
     """[R, 3]: model, shape, data centre of the data."""
     shapes: Floats
@@ -98,6 +101,8 @@ class Rules(NamedTuple):
     big_gpu_mem: float
     total_memory: bool
     failure_rate: float
+    dispatch_s: float
+    startup_s: float
     max_attempts: int
     episode_jobs: int
     horizon: int
@@ -118,8 +123,8 @@ class State(NamedTuple):
     kind: Indices
     """[B, C, 4]"""
     slot: Floats
-    """[B, C, 3, 6]: epochs left; those an attempt that will fail never gets to; end of the transfer; seconds an
-    epoch now takes; whether it runs; trace row."""
+    """[B, C, 3, 6]: epochs left; those an attempt that will fail never gets to; when it starts to compute; seconds
+    an epoch now takes; whether it runs; trace row."""
     node: Floats
     """[B, N, 4]: cores kept busy by jobs, free memory, jobs, when the reserved job was promised to start."""
     hold: Indices
@@ -127,15 +132,17 @@ class State(NamedTuple):
     line: Indices
     """[B, Q, 5]: first, last, next to be tried; whether trying is of use; node of its reservation."""
     job: Indices
-    """[B, J, 3]: who is next in line; failed attempts; whether it has finished or failed for good."""
+    """[B, J, 3]: who is next in line; failed attempts; whether it has finished, failed for good or been withdrawn."""
     queued_s: Floats
     """[B, J]: since when a waiting job waits."""
     service: Floats
     """[B, K]: card seconds each model has had."""
+    expected: Indices
+    """[B, J]: jobs whose users will withdraw them, a heap (``sched_env.jobs.cancel``); J is 0 where nobody does."""
     tally: NDArray[np.int64]
-    """[B, 12]"""
+    """[B, 14]"""
     total: Floats
-    """[B, 12]"""
+    """[B, 13]"""
     draft: Floats
     """[6, 3]: slots of a card in a what-if, never part of the state."""
     ends: Floats
@@ -191,10 +198,10 @@ def queue_of(trace: JobTrace, cards: Cards, belief: Floats, scenario: CpnScenari
         where = np.flatnonzero(holds[q])
         if where.size:
             times = trace.data_gb[jobs, None] * link[d, where] + trace.epochs[jobs, None] * alone[model[q], where]
-            best[jobs] = times.min(axis=1)
+            best[jobs] = times.min(axis=1) + (scenario.dispatch_s + scenario.startup_s)
     deadline = trace.deadline_s if trace.deadline_s.size else scenario.deadline_factor * best
     return Queue(
-        rows=np.stack([trace.arrival_s, trace.epochs, trace.data_gb, best, deadline], axis=1),
+        rows=np.stack([trace.arrival_s, trace.epochs, trace.data_gb, best, deadline, trace.cancelled_at()], axis=1),
         links=np.stack([trace.model, shape.ravel().astype(np.int32), trace.origin], axis=1),
         shapes=np.column_stack([shapes[:, 1:], holds.any(axis=1)]),
         shape_model=model,
@@ -231,6 +238,8 @@ def rules_of(scenario: CpnScenario, discipline: Discipline, rows: int) -> Rules:
         big_gpu_mem=float(scenario.big_job_gib),
         total_memory=scenario.memory_check == "total",
         failure_rate=float(scenario.failure_rate),
+        dispatch_s=float(scenario.dispatch_s),
+        startup_s=float(scenario.startup_s),
         max_attempts=scenario.max_attempts,
         episode_jobs=scenario.episode_jobs,
         horizon=scenario.horizon,
@@ -263,8 +272,9 @@ def empty_state(B: int, cards: Cards, queue: Queue, models: int, episode_jobs: i
         job=indices(B, episode_jobs, 3),
         queued_s=floats(B, episode_jobs),
         service=floats(B, models),
-        tally=np.zeros((B, 12), np.int64),
-        total=floats(B, 12),
+        expected=indices(B, episode_jobs if np.isfinite(queue.rows[:, CANCEL]).any() else 0),
+        tally=np.zeros((B, 14), np.int64),
+        total=floats(B, 13),
         draft=floats(6, S),
         ends=floats(S * widest + 1, 3),
     )

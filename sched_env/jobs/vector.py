@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from sched_env.contracts.feature_spec import Problem
 from sched_env.errors import ConfigError
@@ -15,9 +15,14 @@ from sched_env.jobs.raw import raw_fields
 from sched_env.jobs.runtime import RuntimeModel
 from sched_env.jobs.scenario import CpnScenario
 from sched_env.jobs.state import (
+    ARRIVED,
+    NONE,
+    OUTCOME,
     POSSIBLE,
     SHAPE,
+    SIZE,
     STEPS,
+    UNDECIDED,
     Cards,
     Discipline,
     Queue,
@@ -33,7 +38,7 @@ from sched_env.jobs.state import (
 from sched_env.scenarios import Scenario
 from sched_env.traces import synthetic_jobs
 from sched_env.traces.tables_jobs import Floats, JobTrace, RuntimeTable, Topology
-from sched_env.vector import PlacementVectorEnv
+from sched_env.vector import Outcome, PlacementVectorEnv
 
 _NO_ROWS = np.empty(0, np.int64)
 
@@ -76,8 +81,12 @@ class CpnVectorEnv(PlacementVectorEnv):
         self.queue = queue_of(workload.jobs, self.cards, self.runtimes.belief, scenario)
         self.discipline = own_discipline(scenario)
         self.rules = rules_of(scenario, self.discipline, len(workload.jobs))
-        if not self.queue.shapes[self.queue.links[:, SHAPE], POSSIBLE].any():
-            raise ConfigError("no job of the queue fits an empty card", "at least one that does")
+        offered = self.queue.shapes[self.queue.links[:, SHAPE], POSSIBLE] > 0.0
+        offered &= workload.jobs.cancelled_at() > workload.jobs.arrival_s
+        if not offered.any():
+            raise ConfigError(
+                "no job of the queue fits an empty card and outlives its submission", "at least one that does"
+            )
         self.state = empty_state(
             num_envs, self.cards, self.queue, len(workload.jobs.model_names), scenario.episode_jobs
         )
@@ -107,6 +116,40 @@ class CpnVectorEnv(PlacementVectorEnv):
         self.rules = rules_of(self.scenario, discipline, len(self.trace))
         self._begin_anew()
 
+    def cancel(self, jobs: ArrayLike) -> Outcome:
+        """Withdraw a job in each environment, for its user, and look for the next decision anew.
+
+        What is offered next may be the same job as before (then more cards may take it), another, or, when nothing fits
+        any more, whatever comes later; an episode of which nothing is left ends. No decision is counted.
+
+        Args:
+            jobs: The job's number in each environment's episode, in order of submission; -1: nothing happens there.
+
+        Returns:
+            As :meth:`step`; the rewards are for the time that has passed, if any has.
+
+        Raises:
+            ConfigError: When there is no such job, or it has ended, or has not been submitted; nothing has changed.
+        """
+        chosen = np.ascontiguousarray(jobs, dtype=np.int64)
+        if chosen.shape != (self.num_envs,):
+            raise ConfigError(f"jobs have shape {chosen.shape}", f"({self.num_envs},)")
+        for b in np.flatnonzero(chosen != NONE):
+            self._check_withdrawal(int(b), int(chosen[b]))
+        return self._outcome(self._advance(cancels=chosen))
+
+    def _check_withdrawal(self, b: int, j: int) -> None:
+        if not self.buffers.active[b]:
+            raise ConfigError(f"the episode of environment {b} is over", "one that is under way", "reset it")
+        size, arrived = int(self.state.tally[b, SIZE]), int(self.state.tally[b, ARRIVED])
+        where = f"job {j} of environment {b}"
+        if not 0 <= j < size:
+            raise ConfigError(f"there is no {where}", f"a number from 0 to {size - 1}")
+        if j >= arrived:
+            raise ConfigError(f"{where} has not been submitted", f"one of the {arrived} that have been")
+        if self.state.job[b, j, OUTCOME] != UNDECIDED:
+            raise ConfigError(f"{where} has ended", "one that waits or is on a card")
+
     def raw(self, b: int) -> tuple[dict[str, Floats], dict[str, float]]:
         """Return the raw fields of environment b's present decision, as the live service would report them."""
         return raw_fields(self, b)
@@ -114,13 +157,23 @@ class CpnVectorEnv(PlacementVectorEnv):
     def _reset(self, starts: NDArray[np.int64]) -> None:
         if starts.max() >= len(self.trace):
             raise ConfigError(f"start {starts.max()} is beyond the queue", f"rows 0 to {len(self.trace) - 1}")
-        kernels.advance(*self.arguments, self.buffers, _NO_ROWS, starts, self.seed, self.park)
+        self._advance(starts=starts)
         stuck = np.flatnonzero(self.buffers.feasible == 0)
         if stuck.size:
-            raise ConfigError(f"from start {starts[stuck[0]]} on, no job of the episode fits an empty card")
+            raise ConfigError(
+                f"from start {starts[stuck[0]]} on, no job fits an empty card and outlives its submission"
+            )
 
     def _step(self, actions: NDArray[np.int64]) -> int:
-        return int(kernels.advance(*self.arguments, self.buffers, actions, _NO_ROWS, self.seed, self.park))
+        return self._advance(actions=actions)
+
+    def _advance(
+        self,
+        actions: NDArray[np.int64] = _NO_ROWS,
+        starts: NDArray[np.int64] = _NO_ROWS,
+        cancels: NDArray[np.int64] = _NO_ROWS,
+    ) -> int:
+        return int(kernels.advance(*self.arguments, self.buffers, actions, starts, cancels, self.seed, self.park))
 
 
 def own_discipline(scenario: CpnScenario) -> Discipline:
@@ -150,6 +203,7 @@ def workload(scenario: CpnScenario, trace: Any = None) -> Workload:
             where,
             load=scenario.load,
             data_gb=scenario.data_gb,
+            cancel_rate=scenario.cancel_rate,
             seed=scenario.trace_seed,
             table=table,
         )

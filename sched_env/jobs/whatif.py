@@ -56,6 +56,12 @@ def transfer_s(cards: Cards, queue: Queue, c: int, row: int) -> float:
 
 
 @inline
+def delay_s(cards: Cards, queue: Queue, rules: Rules, c: int, row: int) -> float:
+    """Return the seconds from the decision for a card until the job computes there: dispatch, transfer, start-up."""
+    return rules.dispatch_s + rules.startup_s + transfer_s(cards, queue, c, row)
+
+
+@inline
 def busy_share(cards: Cards, node: Any, cores: float) -> float:
     """Return the share of a node's cores in use when jobs keep so many of them busy."""
     return float(cards.node_cpu_used[node] + cores * cards.share_per_core[node])
@@ -131,12 +137,14 @@ def simulate(work: Floats, seconds: Floats, card_type: int, n: int, now: float) 
 
 
 @called
-def completion_s(cards: Cards, queue: Queue, runtimes: Runtimes, state: State, b: int, c: int, row: int) -> float:
+def completion_s(
+    cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int, c: int, row: int
+) -> float:
     """Predict when a job would end if it were put on a card now, in seconds from now."""
     now = state.total[b, NOW]
     n = draft(state, b, c)
     kind = queue.links[row, MODEL] + 1
-    add(state, n, kind, queue.rows[row, EPOCHS], now + transfer_s(cards, queue, c, row))
+    add(state, n, kind, queue.rows[row, EPOCHS], now + delay_s(cards, queue, rules, c, row))
     simulate(state.draft, runtimes.belief, cards.type[c], n + 1, now)
     return float(state.draft[D_END, n] - now)
 
@@ -181,7 +189,7 @@ def earliest_fit(
         n = state.kind[b, k, JOBS]
         if k == other_card:
             draft(state, b, k)
-            start_s = now + transfer_s(cards, queue, k, other_row)
+            start_s = now + delay_s(cards, queue, rules, k, other_row)
             added = queue.links[other_row, SHAPE]
             add(state, n, queue.links[other_row, MODEL] + 1, queue.rows[other_row, EPOCHS], start_s)
             simulate(state.draft, runtimes.belief, cards.type[k], n + 1, now)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sched_env.jobs.runtime import RuntimeModel
-from sched_env.traces.tables_jobs import JobTrace, RuntimeTable, Topology
+from sched_env.traces.tables_jobs import MB_PER_GB, JobTrace, RuntimeTable, Topology
 
 LLM_MEM_GIB = 10.0
 LINK_USD_PER_GB = 0.02
@@ -19,6 +19,8 @@ LINK_MB_S = 100.0
 """Upstream's test bed has 100 MB/s links."""
 CONTENTION = 0.25
 """Slow-down by a co-runner that keeps the whole card busy, before the card is full: caches and memory bandwidth."""
+PATIENCE = 3.0
+"""Users who withdraw a job do so within this multiple of what it takes alone."""
 
 
 class Model(NamedTuple):
@@ -137,6 +139,7 @@ def queue(
     load: float,
     data_gb: float,
     seed: int,
+    cancel_rate: float = 0.0,
     table: RuntimeTable | None = None,
 ) -> JobTrace:
     """Generate a queue that asks for ``load`` times what the cards can do one job at a time.
@@ -147,6 +150,8 @@ def queue(
         load: Above 1 the queue grows and sharing cards pays; 0: all jobs are there at the start.
         data_gb: Mean size of a job's data; log-normal. 0: nothing to move.
         seed: Names the queue.
+        cancel_rate: Share of the jobs that their users withdraw; when is uniform over ``PATIENCE`` times transfer and
+            run alone, so that it happens in every state, and some have ended before.
         table: Run times; the generated ones when left out.
     """
     rng = np.random.default_rng(seed)
@@ -159,6 +164,11 @@ def queue(
     gaps = rng.exponential(float(work.mean()) / (load * len(where)), rows) if load else np.zeros(rows)
     sizes = rng.lognormal(np.log(data_gb) - 0.32, 0.8, rows) if data_gb else np.zeros(rows)
     arrival = np.cumsum(gaps)
+    cancel = np.empty(0)
+    if cancel_rate:
+        whims = np.random.default_rng([seed, 1])  # their own: the queue is the same with and without
+        alone_s = work + sizes * MB_PER_GB / LINK_MB_S
+        cancel = np.where(whims.random(rows) < cancel_rate, whims.uniform(0.0, PATIENCE, rows) * alone_s, np.inf)
     return JobTrace(
         arrival_s=arrival - arrival[0],
         model=model.astype(np.int32),
@@ -168,5 +178,6 @@ def queue(
         mem=column["mem"],
         cpu=column["cpu"],
         origin=rng.integers(len(where.datacenters), size=rows, dtype=np.int32),
+        cancel_s=cancel,
         model_names=tuple(kind.name for kind in MODELS),
     )

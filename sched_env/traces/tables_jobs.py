@@ -82,6 +82,8 @@ class JobTrace:
     """Data centre where the data lie, an index into ``Topology.datacenters``; left out: 0."""
     deadline_s: Floats = field(default_factory=_none)
     """From submission; left out: the scenario's multiple of (transfer + run alone on the best card)."""
+    cancel_s: Floats = field(default_factory=_none)
+    """From submission: when its user withdraws the job if it has not ended; infinite, or left out: never."""
     model_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -103,6 +105,10 @@ class JobTrace:
             filled["deadline_s"] = _floats(
                 "JobTrace.deadline_s", self.deadline_s, (rows,), _positive, "a positive number"
             )
+        if np.size(self.cancel_s):
+            filled["cancel_s"] = _floats(
+                "JobTrace.cancel_s", self.cancel_s, (rows,), lambda v: v >= 0, "a number, at least 0, or infinity"
+            )
         arrival = _floats("JobTrace.arrival_s", self.arrival_s, (rows,), np.isfinite, "a finite time")
         if np.any(np.diff(arrival) < 0):
             row = int(np.flatnonzero(np.diff(arrival) < 0)[0]) + 1
@@ -113,6 +119,10 @@ class JobTrace:
 
     def __len__(self) -> int:
         return int(self.arrival_s.size)
+
+    def cancelled_at(self) -> Floats:
+        """Return when each job's user withdraws it; infinite: never."""
+        return self.arrival_s + self.cancel_s if self.cancel_s.size else np.full(len(self), np.inf)
 
     def rows(self, start: int, stop: int) -> JobTrace:
         """Return rows ``start:stop`` as a queue of their own; names and indices are kept."""

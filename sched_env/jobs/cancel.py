@@ -1,0 +1,140 @@
+"""Cancellations of ``jobs``, compiled: a user withdraws a job, wherever it is, and what it held is free.
+
+Jobs that will be withdrawn are expected from their submission on, in a heap by time. One that ends before is dropped
+when it comes to the top, so ends need not look for it there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sched_env.jit import called, inline
+from sched_env.jobs.lines import leave, release, reopen
+from sched_env.jobs.running import foresee, late, settle, vacate, wait_until_now
+from sched_env.jobs.state import (
+    CANCEL,
+    CANCELLED,
+    DATA,
+    EXPECTED,
+    FIRST,
+    HELD,
+    JOBS,
+    LAST_END,
+    MOVED_GB,
+    NEXT_CANCEL,
+    NONE,
+    NOW,
+    ORIGIN,
+    OUTCOME,
+    ROW,
+    START,
+    UNDECIDED,
+    USD,
+    WITHDRAWN,
+    Cards,
+    Queue,
+    Rules,
+    Runtimes,
+    State,
+)
+from sched_env.jobs.whatif import transfer_s
+
+
+@inline
+def cancel_time(queue: Queue, state: State, b: int, j: int) -> float:
+    """Return when the user of a job withdraws it; infinite: never."""
+    return float(queue.rows[state.tally[b, FIRST] + j, CANCEL])
+
+
+@called
+def expect(queue: Queue, state: State, b: int, j: int) -> None:
+    """Add a job that has been submitted to those that will be withdrawn."""
+    heap, at = state.expected[b], state.tally[b, EXPECTED]
+    time = cancel_time(queue, state, b, j)
+    state.tally[b, EXPECTED] += 1
+    while at > 0 and cancel_time(queue, state, b, heap[(at - 1) // 2]) > time:
+        heap[at] = heap[(at - 1) // 2]
+        at = (at - 1) // 2
+    heap[at] = j
+    state.total[b, NEXT_CANCEL] = cancel_time(queue, state, b, heap[0])
+
+
+@called
+def _drop_first(queue: Queue, state: State, b: int) -> None:
+    """Take the first of those that will be withdrawn out of the heap."""
+    heap = state.expected[b]
+    state.tally[b, EXPECTED] -= 1
+    count = state.tally[b, EXPECTED]
+    last = heap[count]
+    time, at = cancel_time(queue, state, b, last), 0
+    while 2 * at + 1 < count:
+        below = 2 * at + 1
+        if below + 1 < count and cancel_time(queue, state, b, heap[below + 1]) < cancel_time(
+            queue, state, b, heap[below]
+        ):
+            below += 1
+        if time <= cancel_time(queue, state, b, heap[below]):
+            break
+        heap[at] = heap[below]
+        at = below
+    heap[at] = last
+    state.total[b, NEXT_CANCEL] = cancel_time(queue, state, b, heap[0]) if count > 0 else np.inf
+
+
+@called
+def next_cancel_s(queue: Queue, state: State, b: int) -> float:
+    """Return when the next job that has not ended will be withdrawn; infinite: none will."""
+    while state.tally[b, EXPECTED] > 0 and state.job[b, state.expected[b, 0], OUTCOME] != UNDECIDED:
+        _drop_first(queue, state, b)
+    return float(state.total[b, NEXT_CANCEL])
+
+
+@called
+def withdraw_due(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int) -> None:
+    """Withdraw the jobs whose time has come."""
+    while next_cancel_s(queue, state, b) <= state.total[b, NOW]:
+        withdraw(cards, queue, runtimes, rules, state, b, state.expected[b, 0])
+
+
+@called
+def withdraw(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int, j: int) -> None:
+    """Withdraw a job that has been submitted and has not ended."""
+    row = state.tally[b, FIRST] + j
+    c, i = _whereabouts(state, b, row)
+    if c == NONE:
+        leave(queue, state, b, j)
+        wait_until_now(state, b, j)
+        if state.tally[b, HELD] > 0:
+            release(queue, state, b, j)
+    else:
+        _stop_transfer(cards, queue, rules, state, b, c, i)
+        settle(state, b, c)
+        vacate(cards, queue, state, b, c, i)
+        foresee(cards, runtimes, state, b, c)
+        reopen(cards, queue, runtimes, rules, state, b, cards.node[c])
+    state.job[b, j, OUTCOME] = WITHDRAWN
+    state.tally[b, CANCELLED] += 1
+    late(queue, state, b, row)
+    state.total[b, LAST_END] = state.total[b, NOW]
+
+
+@inline
+def _whereabouts(state: State, b: int, row: int) -> tuple[int, int]:
+    """Return the card and slot of a job; -1: it waits."""
+    for c in range(state.kind.shape[1]):
+        for i in range(state.kind[b, c, JOBS]):
+            if state.slot[b, c, i, ROW] == row:
+                return c, i
+    return NONE, NONE
+
+
+@inline
+def _stop_transfer(cards: Cards, queue: Queue, rules: Rules, state: State, b: int, c: int, i: int) -> None:
+    """Take off the bill what has not come over the link yet."""
+    row = int(state.slot[b, c, i, ROW])
+    until_there = state.slot[b, c, i, START] - rules.startup_s - state.total[b, NOW]
+    if until_there > 0.0:
+        whole = transfer_s(cards, queue, c, row)
+        gb = queue.rows[row, DATA] * (until_there / whole if until_there < whole else 1.0)
+        state.total[b, MOVED_GB] -= gb
+        state.total[b, USD] -= gb * cards.usd_per_gb[queue.links[row, ORIGIN], cards.node[c]]
