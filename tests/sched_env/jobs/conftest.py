@@ -89,14 +89,20 @@ def workload() -> Callable[[JobTrace, Topology], Workload]:
 class Reference:
     """The rules of shared cards in the plainest Python: objects, dictionaries and no look at the kernels.
 
-    Given which card each job is placed on, and when, it says when each job ends.
+    Given which card each job is placed on, and when, it says when each job ends or is withdrawn.
     """
 
-    def __init__(self, where: Topology, trace: JobTrace, runtime: Callable[[str, tuple[str, ...]], list[float]]):
-        self.where, self.trace, self.runtime = where, trace, runtime
+    def __init__(
+        self,
+        where: Topology,
+        trace: JobTrace,
+        runtime: Callable[[str, tuple[str, ...]], list[float]],
+        fixed_s: float = 0.0,
+    ):
+        self.where, self.trace, self.runtime, self.fixed_s = where, trace, runtime, fixed_s
 
     def ends(self, placements: list[tuple[int, int, float]]) -> dict[int, float]:
-        """Run placements (job, card, time) on every card and return the ends."""
+        """Run placements (job, card, time) on every card and return when their jobs leave it."""
         ends: dict[int, float] = {}
         for card in range(len(self.where)):
             ends.update(self._card(card, [(t, job) for job, c, t in placements if c == card]))
@@ -105,11 +111,13 @@ class Reference:
     def _card(self, card: int, placed: list[tuple[float, int]]) -> dict[int, float]:
         kind = self.where.card_types[self.where.card_type[card]]
         per_gb = self.where.seconds_per_gb()
-        starts = []
+        starts: list[tuple[float, int]] = []
+        leaves = self.trace.cancelled_at()
         for time, job in placed:
             move = self.trace.data_gb[job] * per_gb[self.trace.origin[job], self.where.card_node[card]]
-            heapq.heappush(starts, (time + move, job))
-        ends: dict[int, float] = {}
+            heapq.heappush(starts, (time + self.fixed_s + move, job))
+        ends = {job: float(leaves[job]) for start, job in starts if leaves[job] < start}
+        starts = [(start, job) for start, job in sorted(starts) if job not in ends]
         running: dict[int, float] = {}  # job -> epochs left
         now = 0.0
         while starts or running:
@@ -118,7 +126,8 @@ class Reference:
             pace = {job: speed[self.trace.model_names[self.trace.model[job]]] for job in running}
             finish = {job: now + left * pace[job] for job, left in running.items()}
             first = min(finish.values(), default=np.inf)
-            following = min(first, starts[0][0] if starts else np.inf)
+            gone = min((float(leaves[job]) for job in running), default=np.inf)
+            following = min(first, gone, starts[0][0] if starts else np.inf)
             for job in running:
                 running[job] -= (following - now) / pace[job]
             now = following
@@ -126,7 +135,7 @@ class Reference:
                 _, job = heapq.heappop(starts)
                 running[job] = float(self.trace.epochs[job])
             else:
-                for job in [job for job, end in finish.items() if end <= first]:
+                for job in [job for job, end in finish.items() if min(end, leaves[job]) <= now]:
                     ends[job] = now
                     del running[job]
         return ends

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from sched_env import heuristics
 from sched_env.errors import ConfigError, InfeasibleActionError
 from sched_env.jobs.raw import raw_fields
-from sched_env.jobs.state import ARRIVED, FAILED, FINISHED, NOW, OFFERED, WAITING
+from sched_env.jobs.state import ARRIVED, CANCELLED, FAILED, FINISHED, NOW, OFFERED, WAITING
 from sched_env.vector import make_vec
 
 
@@ -54,8 +56,14 @@ def test_time_spent_in_transfer_is_no_progress_and_slows_nobody(jobs, network, w
     assert metrics["mean_completion_s"] == pytest.approx((200.0 + 300.0) / 2)
 
 
-def test_ends_equal_those_of_a_plain_reference(jobs, network, workload, reference, runtime):
+@pytest.mark.parametrize(
+    ("cancelled", "dispatch_s", "startup_s"), [(0.0, 0.0, 0.0), (0.0, 25.0, 12.5), (0.5, 9.0, 4.0)]
+)
+def test_ends_equal_those_of_a_plain_reference(
+    cancelled, dispatch_s, startup_s, jobs, network, workload, reference, runtime
+):
     rng = np.random.default_rng(7)
+    withdrawn = 0
     names = ["small", "medium", "llm"]
     for _ in range(20):
         count = int(rng.integers(2, 14))
@@ -66,7 +74,11 @@ def test_ends_equal_those_of_a_plain_reference(jobs, network, workload, referenc
             )
         ]
         trace, where = jobs(*rows), network([("fast", 24.0), ("slow", 16.0)], [("slow", 16.0)])
-        env = make_vec("jobs/cpn", 1, trace=workload(trace, where), episode_jobs=count)
+        if cancelled:
+            leaves = np.where(rng.random(count) < cancelled, rng.uniform(0.0, 400.0, count), np.inf)
+            trace = replace(trace, cancel_s=leaves)
+        delays = {"dispatch_s": dispatch_s, "startup_s": startup_s}
+        env = make_vec("jobs/cpn", 1, trace=workload(trace, where), episode_jobs=count, **delays)
         env.reset(options={"starts": [0], "park": True})
         placements = []
         while env.buffers.active[0]:
@@ -74,12 +86,17 @@ def test_ends_equal_those_of_a_plain_reference(jobs, network, workload, referenc
             card = int(rng.choice(np.flatnonzero(env.buffers.mask[0])))
             placements.append((row, card, now))
             *_, infos = env.step([card])
-        ends = reference(where, trace, runtime).ends(placements)
-        assert len(ends) == count
+        ends = reference(where, trace, runtime, dispatch_s + startup_s).ends(placements)
+        never_placed = set(range(count)) - set(ends)
+        assert not (never_placed and cancelled == 0.0)
+        ends.update({row: float(trace.cancelled_at()[row]) for row in never_placed})
+        withdrawn += (gone := sum(ends[row] == trace.cancelled_at()[row] for row in range(count)))
         metrics = {name: float(values[0]) for name, values in infos["episode"].items()}
         completion = [ends[row] - trace.arrival_s[row] for row in range(count)]
         assert metrics["mean_completion_s"] == pytest.approx(np.mean(completion), rel=1e-9)
         assert metrics["makespan_s"] == pytest.approx(max(ends.values()) - trace.arrival_s[0], rel=1e-9)
+        assert metrics["cancelled"] == gone
+    assert (withdrawn > 20) == (cancelled > 0.0)
 
 
 def test_what_ifs_leave_the_state_untouched(jobs, network, workload):
@@ -230,11 +247,11 @@ def test_results_depend_on_neither_batch_size_nor_order():
 
 
 def test_counts_of_jobs_add_up_at_every_step(jobs, network, workload):
-    env = make_vec("jobs/cpn", 8, seed=1, episode_jobs=60, load=4.0, failure_rate=0.2)
+    env = make_vec("jobs/cpn", 8, seed=1, episode_jobs=60, load=4.0, failure_rate=0.2, cancel_rate=0.3)
     rule = heuristics.batch("random_feasible", env, 1)
     env.reset(seed=1)
     for _ in range(200):
         env.step(rule())
         tally, on_cards = env.state.tally, env.state.kind[:, :, 3].sum(axis=1)
-        settled = tally[:, FINISHED] + tally[:, FAILED] + tally[:, WAITING] + on_cards
+        settled = tally[:, FINISHED] + tally[:, FAILED] + tally[:, CANCELLED] + tally[:, WAITING] + on_cards
         np.testing.assert_array_equal(tally[:, ARRIVED], settled)

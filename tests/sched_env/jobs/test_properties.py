@@ -12,6 +12,8 @@ from sched_env.errors import InfeasibleActionError
 from sched_env.jobs.raw import raw_fields
 from sched_env.jobs.state import (
     ARRIVED,
+    CANCEL,
+    CANCELLED,
     CORES,
     FAILED,
     FINISHED,
@@ -29,10 +31,13 @@ from sched_env.jobs.state import (
     NONE,
     NOW,
     OFFERED,
+    OUTCOME,
     ROW,
     SHAPE,
     SINCE,
+    UNDECIDED,
     WAITING,
+    WITHDRAWN,
 )
 from sched_env.vector import ENDED, FULL, make_vec
 
@@ -48,6 +53,17 @@ SETTINGS = {
     "easy": {"load": 5.0, "reservation": "easy", "topology": "testbed", "failure_rate": 0.1},
     "shortest and easy": {"load": 5.0, "reservation": "easy", "queue_order": "shortest"},
     "least attained": {"load": 5.0, "queue_order": "least_attained", "reservation": "big"},
+    "withdrawn": {"load": 5.0, "cancel_rate": 0.5},
+    "delayed": {"load": 4.0, "dispatch_s": 40.0, "startup_s": 20.0, "reservation": "big", "topology": "testbed"},
+    "all of it": {
+        "load": 5.0,
+        "reservation": "easy",
+        "topology": "testbed",
+        "failure_rate": 0.2,
+        "cancel_rate": 0.4,
+        "dispatch_s": 30.0,
+        "startup_s": 10.0,
+    },
     "all at once": {"load": 0.0, "data_gb": 0.0, "topology": "testbed"},
 }
 
@@ -84,12 +100,17 @@ def check(env):
                 j = state.job[b, j, FOLLOWING]
         assert len(waiting) == state.tally[b, WAITING]
         assert len(set(rows + waiting)) == len(rows) + len(waiting)  # nobody twice, nobody on a card and in line
-        over = state.tally[b, FINISHED] + state.tally[b, FAILED]
+        over = state.tally[b, FINISHED] + state.tally[b, FAILED] + state.tally[b, CANCELLED]
         assert state.tally[b, ARRIVED] == over + len(rows) + len(waiting)
         held = state.hold[b]
         assert (held[:, HELD_CARD] != NONE).sum() == state.tally[b, HELD] == (held[:, HELD_JOB] != NONE).sum()
         for j in held[held[:, HELD_JOB] != NONE, HELD_JOB]:
             assert int(j) + int(state.tally[b, 0]) in waiting
+        outcome = state.job[b, : state.tally[b, ARRIVED], OUTCOME]
+        assert (outcome == UNDECIDED).sum() == len(rows) + len(waiting)
+        assert (outcome == WITHDRAWN).sum() == state.tally[b, CANCELLED]
+        due = queue.rows[state.tally[b, 0] :][: outcome.size, CANCEL] <= state.total[b, NOW]
+        assert not (due & (outcome == UNDECIDED)).any()  # withdrawn when it was time to
 
 
 def compare(env, b):
@@ -158,6 +179,40 @@ def test_nothing_is_lost_or_overbooked_whatever_the_seed(setting, style, seed):
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_million_steps(setting, style):
     run(setting, style, seed=1, steps=SOAK_STEPS // len(SETTINGS), every=100)
+
+
+def run_live(setting, steps, every):
+    """Random placements with a random job withdrawn now and then, whatever its state: nothing leaks."""
+    env = make_vec("jobs/cpn", BATCH, seed=9, episode_jobs=40, trace_rows=2000, cards=9, **SETTINGS[setting])
+    rng = np.random.default_rng(9)
+    env.reset(seed=9)
+    withdrawn = 0
+    for step in range(steps):
+        if rng.random() < 0.3:
+            jobs = np.full(BATCH, -1)
+            for b in np.flatnonzero(rng.random(BATCH) < 0.5):
+                jobs[b] = rng.choice(
+                    np.flatnonzero(env.state.job[b, : env.state.tally[b, ARRIVED], OUTCOME] == UNDECIDED)
+                )
+            env.cancel(jobs)
+            withdrawn += int((jobs >= 0).sum())
+        else:
+            env.step(choose(env, "random", rng))
+        assert env.buffers.mask.any(axis=1).all()
+        if step % every == 0:
+            check(env)
+            compare(env, step % BATCH)
+    assert withdrawn > steps
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_nothing_is_lost_or_overbooked_by_live_withdrawals(setting):
+    run_live(setting, steps=80, every=4)
+
+
+@pytest.mark.soak
+def test_many_live_withdrawals():
+    run_live("all of it", steps=SOAK_STEPS // len(SETTINGS), every=100)
 
 
 @pytest.mark.parametrize("name", [n for n in heuristics.names("jobs") if n not in {"random_feasible", "gavel_lp"}])
