@@ -77,7 +77,7 @@ def test_what_has_begun_to_be_scheduled_slows_nobody_down_and_makes_no_progress(
     trace = jobs((0.0, "medium", 1000, 4.0), (0.0, "small", 1000, 4.0))
     env = CpnEnv(trace=workload(trace, network([("fast", 16.0)])), dispatch_s=50.0, startup_s=150.0, episode_jobs=2)
     env.reset(options={"start": 0})
-    env.many.step([0])
+    env.step(0)
     completion = env.raw()[0]["completion_s"][0]
     *_, info = env.step(0)
     # Both start at 200 s: small ends at 380 s, medium has done 500 of its epochs by then and needs 100 s more.
@@ -90,9 +90,7 @@ def test_what_has_begun_to_be_scheduled_slows_nobody_down_and_makes_no_progress(
 @pytest.mark.parametrize("reservation", ["none", "easy", "big"])
 def test_every_job_goes_through_the_states_in_order(failure_rate, reservation):
     keys = {"failure_rate": failure_rate, "reservation": reservation, "cancel_rate": 0.3, "load": 6.0}
-    env = CpnEnv(
-        episode_jobs=60, trace_rows=2000, topology="testbed", dispatch_s=20.0, startup_s=30.0, **keys
-    )  # fmt: skip
+    env = CpnEnv(episode_jobs=60, trace_rows=2000, topology="testbed", dispatch_s=20.0, startup_s=30.0, **keys)
     obs, _ = env.reset(seed=4)
     rng = np.random.default_rng(4)
     last = [(0, 0)] * 60

@@ -74,8 +74,10 @@ def test_a_job_that_ends_before_the_promise_is_filled_in_and_one_that_does_not_i
     assert dict(order)[1] == pytest.approx(200.0)
 
 
-def test_promises_are_kept_when_predictions_are_true():
-    env = make_vec("jobs/cpn", 8, seed=4, topology="testbed", load=6.0, episode_jobs=60, trace_rows=2000)
+@pytest.mark.parametrize("keys", [{}, {"dispatch_s": 40.0, "startup_s": 20.0, "cancel_rate": 0.3}])
+def test_promises_are_kept_when_predictions_are_true(keys):
+    # Withdrawals are no part of a prediction, but can only make room earlier.
+    env = make_vec("jobs/cpn", 8, seed=4, topology="testbed", load=6.0, episode_jobs=60, trace_rows=2000, **keys)
     for name in ("easy_backfill", "min_completion_time_reserve"):
         rule = heuristics.batch(name, env)
         env.reset(seed=4, options={"park": True})
