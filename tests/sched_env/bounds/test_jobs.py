@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -92,6 +93,34 @@ def test_bounds_hold_where_company_makes_a_job_faster(seed):
     makespan, completion = every_schedule(workload._replace(runtime=table))
     assert bound.makespan_s <= makespan + 1e-6
     assert bound.mean_completion_s <= completion + 1e-6
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_bounds_hold_with_delays_and_where_users_withdraw_jobs(seed):
+    rng = np.random.default_rng(seed)
+    workload = instance(seed, 5, {"RTX4090": 1, "P100": 1}, spread_s=[0.0, 60.0][seed % 2])
+    if seed % 3 == 0:  # who is withdrawn may have been the company that helps
+        table = RuntimeModel(predict_helpful_company).table(workload.topology.card_types, tuple(MODELS))
+        workload = workload._replace(runtime=table)
+    leaves = np.where(rng.random(5) < 0.5, rng.uniform(0.0, 300.0, 5), np.inf)
+    workload = workload._replace(jobs=replace(workload.jobs, cancel_s=leaves))
+    delays = {"dispatch_s": float(rng.choice([0.0, 40.0])), "startup_s": float(rng.choice([0.0, 15.0]))}
+    bound = bounds.lower(scenarios.load("jobs/cpn", {"episode_jobs": 5, **delays}), workload)
+    makespan, completion = every_schedule(workload, **delays)
+    assert 0.0 < bound.makespan_s <= makespan + 1e-6
+    assert 0.0 < bound.mean_completion_s <= completion + 1e-6
+
+
+def test_bounds_count_the_delays_of_a_lone_job_and_no_work_of_one_that_is_withdrawn():
+    workload = instance(1, 1, {"RTX4090": 1, "P100": 2})
+    delays = {"episode_jobs": 1, "dispatch_s": 40.0, "startup_s": 15.0}
+    alone = bounds.lower(scenarios.load("jobs/cpn", {"episode_jobs": 1}), workload)
+    delayed = bounds.lower(scenarios.load("jobs/cpn", delays), workload)
+    assert delayed == pytest.approx((alone.makespan_s + 55.0, alone.mean_completion_s + 55.0))
+    gone = workload._replace(jobs=replace(workload.jobs, cancel_s=np.array([30.0])))
+    assert bounds.lower(scenarios.load("jobs/cpn", delays), gone) == pytest.approx((30.0, 30.0))
+    with pytest.raises(ConfigError, match="withdraw"):
+        bounds.exclusive_optimum(scenarios.load("jobs/cpn", delays), gone)
 
 
 def test_company_that_is_used_up_helps_no_longer():
