@@ -6,7 +6,6 @@ without a zone are read as UTC; times counted from a trace's own start are count
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -141,7 +140,7 @@ class _Context:
         kind: str,
         action: str,
         time_s: F8,
-        entity: Labels,
+        entity: Sequence[str] | NDArray[np.object_],
         *,
         node: Labels = None,
         function: Labels = None,
@@ -152,7 +151,6 @@ class _Context:
         rows = len(time_s)
         texts = {
             "cluster": self.cluster,
-            "entity": entity,
             "kind": kind,
             "action": action,
             "node": node,
@@ -160,6 +158,7 @@ class _Context:
         }
         columns: dict[str, Any] = {"time": _times(np.where(np.isfinite(time_s), time_s, 0.0))}
         columns |= {name: _names(value, rows) for name, value in texts.items()}
+        columns["entity"] = pa.array(entity, pa.string())  # hardly one twice: a list of names would only cost memory
         for name in ("cpu_cores", "mem_bytes", "gpus"):
             given = size.get(name)
             columns[name] = pa.nulls(rows, pa.float64()) if given is None else pa.array(given, mask=np.isnan(given))
@@ -338,15 +337,14 @@ def _wfinstances(path: Path, context: _Context, tally: Tally) -> Rows:
 
 
 def _vms(path: Path, context: _Context, tally: Tally) -> Rows:
-    trace, skipped = vm.read(path, skip_bad=context.config.skip_bad)
-    context.skipped(skipped, tally)
     stem = path.name.partition(".")[0]
-    pieces = [slice(low, low + BATCH_ROWS) for low in range(0, len(trace.kind), BATCH_ROWS)]
-    for piece, (kind, action) in itertools.product(pieces, enumerate(("create", "delete"))):
-        mine = piece.start + np.flatnonzero(trace.kind[piece] == kind)
-        names = [f"{stem}-{number}" for number in trace.vmid[mine].tolist()]
-        size = {"cpu_cores": trace.cpu[mine], "mem_bytes": trace.mem[mine] * GIB}
-        yield "events", context.events("vm", action, context.origin_s + trace.time[mine], names, size=size)
+    for trace, skipped in vm.read_pieces(path, skip_bad=context.config.skip_bad):
+        context.skipped(skipped, tally)
+        for kind, action in enumerate(("create", "delete")):
+            mine = np.flatnonzero(trace.kind == kind)
+            names = [f"{stem}-{number}" for number in trace.vmid[mine].tolist()]
+            size = {"cpu_cores": trace.cpu[mine], "mem_bytes": trace.mem[mine] * GIB}
+            yield "events", context.events("vm", action, context.origin_s + trace.time[mine], names, size=size)
 
 
 def _azure_functions(path: Path, context: _Context, tally: Tally) -> Rows:

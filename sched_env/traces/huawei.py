@@ -15,15 +15,15 @@ EVENTS = {"vmid": "vmid", "cpu": "cpu", "memory": "mem", "time": "time", "type":
 VMS = {"vmid": "vmid", "cpu": "cpu", "memory": "mem", "arrival": "arrival", "lifetime": "lifetime"}
 
 
-def read_events(path: Path, text: str, *, skip_bad: bool = False) -> tuple[VmTrace, int]:
+def read_events(path: Path, text: str, *, skip_bad: bool = False, before: int | None = None) -> tuple[VmTrace, int]:
     """Read the event log, in file order; returns the trace and the number of bad rows skipped."""
-    columns, skipped = read_columns(path, text, EVENTS, _check_event, skip_bad=skip_bad)
+    columns, skipped = read_columns(path, text, EVENTS, _check_event, skip_bad=skip_bad, before=before)
     return VmTrace(**columns), skipped  # type: ignore[arg-type]
 
 
-def read_vms(path: Path, text: str, *, skip_bad: bool = False) -> tuple[VmTrace, int]:
+def read_vms(path: Path, text: str, *, skip_bad: bool = False, before: int | None = None) -> tuple[VmTrace, int]:
     """Read the per-VM table as events; order as in the event log: time, deletions first, vmid."""
-    columns, skipped = read_columns(path, text, VMS, _check_vm, skip_bad=skip_bad)
+    columns, skipped = read_columns(path, text, VMS, _check_vm, skip_bad=skip_bad, before=before)
     return events_of(
         columns["vmid"], columns["cpu"], columns["mem"], columns["arrival"], columns["arrival"] + columns["lifetime"]
     ), skipped

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,12 +39,31 @@ def read_text(path: Path) -> str:
         raise TraceError(f"trace {path} cannot be read: {error}") from error
 
 
+def pieces(path: Path, rows: int) -> Iterator[tuple[str, int]]:
+    """Yield the text of a CSV file in pieces that memory can hold, and how many rows came before each.
+
+    Every piece has the header as its first line. A file without a row is one piece.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+            first, before = file.readline(), 0
+            while (lines := list(islice(file, rows))) or not before:
+                yield first + "".join(lines), before
+                before += rows
+    except FileNotFoundError as error:
+        raise TraceError(f"trace {path} does not exist", "the path of a trace file") from error
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise TraceError(f"trace {path} cannot be read: {error}") from error
+
+
 def header(text: str) -> list[str]:
     """Return the column names in the first line."""
     return [name.strip() for name in text.partition("\n")[0].split(",")]
 
 
-def read_columns(path: Path, text: str, wanted: Mapping[str, str], check: Check, *, skip_bad: bool = False) -> Columns:
+def read_columns(
+    path: Path, text: str, wanted: Mapping[str, str], check: Check, *, skip_bad: bool = False, before: int | None = None
+) -> Columns:
     """Read numeric columns by name.
 
     Args:
@@ -52,6 +72,8 @@ def read_columns(path: Path, text: str, wanted: Mapping[str, str], check: Check,
         wanted: Column in the file -> name of the result.
         check: Finds rows whose values are numbers but make no sense.
         skip_bad: Count and leave out bad rows instead of raising.
+        before: Rows of the file that came before this text, when it is one of its :func:`pieces`, which alone may be
+            without a usable row.
     """
     names = header(text)
     missing = [column for column in wanted if column not in names]
@@ -65,16 +87,18 @@ def read_columns(path: Path, text: str, wanted: Mapping[str, str], check: Check,
         lines = np.arange(2, 2 + len(table))
     except ValueError:
         table, lines, bad = _parse(body, names, at)
-    values = dict(zip(wanted.values(), table.T.copy(), strict=True)) if len(table) else {}
+    lines, bad = lines + (before or 0), {line + (before or 0): reason for line, reason in bad.items()}
+    columns = table.T.copy() if len(table) else np.empty((len(wanted), 0))
+    values = dict(zip(wanted.values(), columns, strict=True))
     keep = np.ones(len(table), np.bool_)
     nonsense = {f"{name} is not finite": ~np.isfinite(column) for name, column in values.items()}
-    for reason, rows in {**nonsense, **(check(values) if values else {})}.items():
+    for reason, rows in {**nonsense, **check(values)}.items():
         bad.update({int(lines[row]): reason for row in np.flatnonzero(rows)})
         keep &= ~rows
     if bad and not skip_bad:
         line = min(bad)
         raise TraceError(f"{path}, line {line}: {bad[line]}", fix="mend the row, or have bad rows skipped (skip_bad)")
-    if not keep.any():
+    if before is None and not keep.any():
         raise TraceError(f"{path} has no usable rows ({len(bad)} bad)")
     return Columns({name: column[keep] for name, column in values.items()}, len(bad))
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sched_env.errors import TraceError
 from sched_env.traces import azure_vm, huawei, synthetic_vm
-from sched_env.traces.reader import header, read_text
+from sched_env.traces.reader import header, pieces, read_text
 from sched_env.traces.tables import VmTrace
 
 if TYPE_CHECKING:
     from sched_env.vm.scenario import VmScenario
 
 SYNTHETIC = "synthetic"
+PIECE_ROWS = 50_000
+"""Rows read at a time where a whole trace need not be in memory: some 20 MB."""
 _READERS = {"type": huawei.read_events, "lifetime": huawei.read_vms, "arrival_bin_s": azure_vm.read_arrivals}
 """Column that tells a format from the others -> its reader."""
 
@@ -23,11 +26,20 @@ _READERS = {"type": huawei.read_events, "lifetime": huawei.read_vms, "arrival_bi
 def read(path: Path | str, *, skip_bad: bool = False) -> tuple[VmTrace, int]:
     """Read a VM trace of any known format; returns it and the number of bad rows skipped."""
     path = Path(path)
-    text = read_text(path)
+    return _read_piece(path, read_text(path), None, skip_bad)
+
+
+def read_pieces(path: Path, *, skip_bad: bool = False) -> Iterator[tuple[VmTrace, int]]:
+    """Read a trace of any length in little memory; only within a piece are events in order of time."""
+    for text, before in pieces(path, PIECE_ROWS):
+        yield _read_piece(path, text, before, skip_bad)
+
+
+def _read_piece(path: Path, text: str, before: int | None, skip_bad: bool) -> tuple[VmTrace, int]:
     names = header(text)
     for column, reader in _READERS.items():
         if column in names:
-            return reader(path, text, skip_bad=skip_bad)
+            return reader(path, text, skip_bad=skip_bad, before=before)
     raise TraceError(
         f"{path}, line 1: columns {', '.join(names[:8])}",
         "Huawei events (vmid,cpu,memory,time,type), Huawei VMs (vmid,cpu,memory,arrival,lifetime) or Azure arrivals "

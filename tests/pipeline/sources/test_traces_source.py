@@ -8,6 +8,7 @@ import pytest
 from pipeline.ingest import IngestConfig, Range, ingest
 from pipeline.sources.traces import TracesConfig
 from sched_env.errors import LoadmasterError
+from sched_env.traces import vm
 
 SHARED = Path(os.environ.get("LOADMASTER_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
 """Beside the repository, where it exists."""
@@ -110,6 +111,22 @@ def test_vms_of_two_files_keep_apart(tmp_path):
         ("a-0", "vm", 300),
         ("b-0", "vm", 300),
     ]
+
+
+def test_a_long_table_of_vms_is_read_piece_by_piece(tmp_path, monkeypatch):
+    lines = [f"{300 * row},0,2,4,0,0,300,300" for row in range(10)]
+    lines[4] = lines[5] = "300,0,-2,4,0,0,300,300"  # a whole piece of nothing usable
+    head = "arrival_bin_s,batch_id,vcpu,memory_gb,censored,duration_bin,duration_lo_s,duration_hi_s"
+    files = {"vms.csv": "\n".join([head, *lines])}
+    monkeypatch.setattr(vm, "PIECE_ROWS", 2)
+    with pytest.raises(LoadmasterError, match="line 6: vcpu is not positive"):
+        land(tmp_path, "azure_vm", files)
+    manifest = land(tmp_path, "azure_vm", files, skip_bad=True)
+    assert manifest.skipped == {"trace rows that cannot be read": 2}
+    found = rows(tmp_path, "events", "action, entity, epoch(time) - 1577836800")
+    kept = (0, 1, 2, 3, 6, 7, 8, 9)
+    assert found[:8] == [("create", f"vms-{row}", 300 * row) for row in kept]
+    assert found[8:] == [("delete", f"vms-{row}", 300 * row + 300) for row in kept]
 
 
 def test_calls_a_minute_become_counters_and_containers(tmp_path):
