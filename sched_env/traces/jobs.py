@@ -1,4 +1,4 @@
-"""Workloads of ``jobs`` from public data: the upstream controller's queues with measured profiles, Philly arrivals."""
+"""Workloads of ``jobs`` from public data: the upstream controller's queues, recorded ones, and measured profiles."""
 
 from __future__ import annotations
 
@@ -84,11 +84,36 @@ def generated_cpn_workload(
 def philly_workload(
     philly: Path, colocations: Path, *, rows: int, seed: int, topology: str = "testbed", speed_up: float = 1.0
 ) -> Workload:
-    """Return single-card Philly jobs as a queue: their submission times and durations, models drawn from the profiles.
+    """Return the single-card jobs of ``philly_jobs`` as a queue, see :func:`recorded_workload`."""
+    jobs = gpu_jobs.read_philly(philly, skip_bad=True)
+    return recorded_workload(jobs, colocations, rows=rows, seed=seed, topology=topology, speed_up=speed_up)
+
+
+def recorded_workload(
+    jobs: gpu_jobs.RecordedJobs,
+    colocations: Path,
+    *,
+    rows: int,
+    seed: int,
+    topology: str = "testbed",
+    speed_up: float = 1.0,
+    cancellations: bool = False,
+) -> Workload:
+    """Return recorded single-card jobs as a queue: their times of submission and durations, models drawn from profiles.
 
     A job's iterations are its duration over the model's time alone on the fastest card.
+
+    Args:
+        jobs: What was recorded (``sched_env.traces.gpu_jobs``).
+        colocations: ``colocation_profiles.csv``.
+        rows: How many, from the first on.
+        seed: Draws models and data sizes.
+        topology: As in a scenario.
+        speed_up: Divides the times between submissions.
+        cancellations: Withdraw the jobs that were withdrawn, as long after their submission as was recorded, unless
+            they have ended; their work is what they had done by then, for nobody knows what was left. Otherwise they
+            run to that end.
     """
-    jobs = gpu_jobs.read_philly(philly, skip_bad=True)
     single = np.flatnonzero((jobs.gpus == 1) & (jobs.duration_s > 60.0))[:rows]
     order = single[np.argsort(jobs.submitted_s[single], kind="stable")]
     measured, memory = profiles(colocations)
@@ -100,7 +125,8 @@ def philly_workload(
     models = [usable[index] for index in np.random.default_rng(seed).integers(len(usable), size=order.size)]
     iterations = np.maximum(1.0, jobs.duration_s[order] / np.array([fastest[name] for name in models]))
     arrival = (jobs.submitted_s[order] - jobs.submitted_s[order[0]]) / speed_up
-    return _assemble(models, iterations, draw_sizes(order.size, seed), arrival, colocations, topology)
+    cancel = jobs.cancel_s[order] if cancellations else None
+    return _assemble(models, iterations, draw_sizes(order.size, seed), arrival, colocations, topology, cancel)
 
 
 def draw_sizes(rows: int, seed: int) -> Floats:
@@ -111,7 +137,13 @@ def draw_sizes(rows: int, seed: int) -> Floats:
 
 
 def _assemble(
-    models: list[str], iterations: Floats, data_gb: Floats, arrival_s: Floats, colocations: Path, topology: str
+    models: list[str],
+    iterations: Floats,
+    data_gb: Floats,
+    arrival_s: Floats,
+    colocations: Path,
+    topology: str,
+    cancel_s: Floats | None = None,
 ) -> Workload:
     measured, memory = profiles(colocations)
     where = load_topology(topology, 0)
@@ -128,6 +160,7 @@ def _assemble(
         data_gb=data_gb,
         mem=np.full(len(models), JOB_MEM_GIB),
         cpu=np.full(len(models), JOB_CORES),
+        cancel_s=np.empty(0) if cancel_s is None else cancel_s,
         model_names=names,
     )
     return Workload(trace, where, table)
