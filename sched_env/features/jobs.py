@@ -27,7 +27,7 @@ STATE_FIELDS: Fields = {
     "node_mem_free": ("GiB", 0.0),
     "node_cpu_total": ("cores", 32.0),
     "node_mem_total": ("GiB", 128.0),
-    "transfer_s": ("seconds", 0.0),  # to bring the job's data to the node
+    "transfer_s": ("seconds", 0.0),  # until the job computes: to bring its data to the node, with dispatch and start-up
     "link_usd": ("USD", 0.0),  # price of that transfer
     "alone_s": ("seconds", 600.0),  # run time if the job had the card to itself
     "shared_s": ("seconds", 600.0),  # run time if the jobs now there never left; infinite: they cannot share the card
@@ -45,7 +45,7 @@ REQUEST_FIELDS: Fields = {
     "mem": ("GiB", 0.0),
     "cpu": ("cores", 0.0),
     "data_gb": ("GiB", 0.0),
-    "best_s": ("seconds", 600.0),  # transfer and run alone, on the best card
+    "best_s": ("seconds", 600.0),  # the same and run alone, on the best card
     "waited_s": ("seconds", 0.0),
     "deadline_left_s": ("seconds", 1200.0),
     "waiting": ("count", 1.0),  # jobs in the queue, this one included
