@@ -16,6 +16,7 @@ from sched_env.jobs.state import (
     CANCELLED,
     CORES,
     FAILED,
+    FIFO,
     FINISHED,
     FOLLOWING,
     GPU_FREE,
@@ -28,6 +29,7 @@ from sched_env.jobs.state import (
     NEED_CPU,
     NEED_GPU,
     NEED_MEM,
+    NO_RESERVATION,
     NONE,
     NOW,
     OFFERED,
@@ -111,6 +113,19 @@ def check(env):
         assert (outcome == WITHDRAWN).sum() == state.tally[b, CANCELLED]
         due = queue.rows[state.tally[b, 0] :][: outcome.size, CANCEL] <= state.total[b, NOW]
         assert not (due & (outcome == UNDECIDED)).any()  # withdrawn when it was time to
+        if rules.order == FIFO and rules.reservation == NO_RESERVATION:
+            assert state.tally[b, OFFERED] == min(row for row in waiting if fits_somewhere(env, b, row))
+
+
+def fits_somewhere(env, b, row):
+    """Look at every card, whatever the lines remember of earlier attempts."""
+    cards, queue, _, rules, state = env.arguments
+    need = queue.shapes[queue.links[row, SHAPE]]
+    free = cards.mem if rules.total_memory else state.card[b, :, GPU_FREE]
+    card = (free - rules.gpu_mem_margin >= need[NEED_GPU]) & (state.kind[b, :, JOBS] < rules.max_jobs)
+    busy = cards.node_cpu_used + state.node[b, :, CORES] * cards.share_per_core
+    node = (busy <= rules.cpu_threshold) & (state.node[b, :, MEM] - rules.mem_margin >= need[NEED_MEM])
+    return (card & node[cards.node]).any()
 
 
 def compare(env, b):
