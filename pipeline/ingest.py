@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
-from tqdm import tqdm
 
 from pipeline.files import write_atomic
 from pipeline.prices import FILE as PRICES_FILE
 from pipeline.prices import format_prices, read_prices
+from pipeline.progress import Progress
 from pipeline.settings import PARAMS_FILE, load, var
 from pipeline.sources import Chunk, Source
 from pipeline.sources.landing import Landing, Manifest, forget_old
@@ -133,21 +133,24 @@ def _land(landing: Landing, source: Source, chunks: Sequence[Chunk], name: str) 
     todo = [chunk for chunk in chunks if not landing.done(chunk)]
     if len(todo) < len(chunks):
         log.info("going on: %d of %d chunks are already there", len(chunks) - len(todo), len(chunks))
-    bar = tqdm(total=len(chunks), initial=len(chunks) - len(todo), unit="chunk", desc=f"ingest {name}", disable=None)
-    rows, workers = 0, source.workers
-    with bar, ThreadPoolExecutor(workers) as pool:
+    workers = source.workers
+    with (
+        Progress(f"ingest {name}", len(chunks), "chunk", len(chunks) - len(todo)) as progress,
+        ThreadPoolExecutor(workers) as pool,
+    ):
+
+        def start(chunk: Chunk) -> Future[None]:
+            return pool.submit(landing.land, chunk, lambda rows: progress.add(rows=rows))
+
         queue = iter(todo)
-        running: set[Future[int]] = {
-            pool.submit(landing.land, chunk) for _, chunk in zip(range(workers), queue, strict=False)
-        }
+        running = {start(chunk) for _, chunk in zip(range(workers), queue, strict=False)}
         try:
             while running:
                 finished, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in finished:
-                    rows += future.result()
-                    bar.update()
-                    bar.set_postfix(rows=f"{rows:,}", refresh=False)
-                running |= {pool.submit(landing.land, chunk) for _, chunk in zip(finished, queue, strict=False)}
+                    future.result()
+                    progress.add(pieces=1)
+                running |= {start(chunk) for _, chunk in zip(finished, queue, strict=False)}
         except BaseException:
             source.stop()
             raise
@@ -174,6 +177,8 @@ def main(argv: list[str] | None = None) -> int:
                 f"--truth with the source {config.source}", "the source sample, the only one that knows it"
             )
         source.write_truth(options.truth)
+    for reason, count in manifest.skipped.items():
+        log.info("left out: %s: %s", reason, f"{count:,}")
     counts = ", ".join(f"{rows:,} {table}" for table, rows in manifest.rows.items())
     log.info("%s: %s, %s to %s", options.out, counts, manifest.first, manifest.last)
     return 0

@@ -9,17 +9,19 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline import settings
 from pipeline.contracts.windows import SCHEMA_VERSION, TABLES, VERSION_KEY
 from pipeline.errors import DataError
 from pipeline.files import replaced_folder, write_atomic
+from pipeline.progress import Progress
 from pipeline.validation.config import ValidateConfig
 from pipeline.validation.verdict import Finding, Verdict
 from sched_env.errors import ContractError, run_cli
@@ -28,48 +30,48 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def validate(windows: Path, out: Path, config: ValidateConfig, *, until: date | None = None) -> Verdict:
+def validate(
+    windows: Path, out: Path, config: ValidateConfig, *, since: date | None = None, until: date | None = None
+) -> Verdict:
     """Check every day of a windows folder; writes the verdict and the docs, and returns the verdict.
 
     Args:
         windows: Folder of window tables.
         out: Folder for ``verdict.json`` and ``docs/``; replaced.
         config: Thresholds.
+        since: First day that was asked for; it must be there.
         until: Last day that was asked for; the windows must reach its end.
     """
-    from tqdm import tqdm
-
     from pipeline.validation import cross, drift
     from pipeline.validation.suites import Suites
+    from pipeline.windows import days_of
 
-    days = sorted({folder.name.removeprefix("date=") for folder in windows.glob("*/date=*")})
-    if not days:
-        raise DataError(
-            f"{windows} holds no windows", "folders <table>/date=YYYY-MM-DD", "run python -m pipeline.clean"
-        )
+    days = [day.isoformat() for day in days_of(windows)]
+    accepted = drift.read_accepted(drift.accepted_file())
     suites = Suites(config.examples)
     findings: list[Finding] = []
     counts: dict[str, dict[str, int]] = {}
     mixes: dict[str, drift.Mix] = {}
+    seen: dict[str, dict[str, pd.DatetimeIndex]] = {}
     checks, last_window = 0, None
-    for day in tqdm(days, unit="day", desc="validate", disable=None):
-        tables = {table: _read(windows, table, day) for table in TABLES}
-        counts[day] = {table: len(frame) for table, frame in tables.items()}
-        for table, frame in tables.items():
-            if len(frame) or table == "nodes":
-                tried, found = suites.run(table, day, frame)
-                checks += tried
-                findings += found
-        findings += cross.check_day(day, tables, config)
-        checks += cross.DAY_CHECKS
-        mixes[day] = drift.mix_of(tables["functions"])
-        newest = [frame["window_start"].max() for name, frame in tables.items() if len(frame) and name != "quarantine"]
-        last_window = max(
-            [time.to_pydatetime() for time in newest] + ([last_window] if last_window else []), default=None
-        )
-    end = datetime(until.year, until.month, until.day, tzinfo=UTC) + timedelta(days=1) if until else None
-    findings += cross.check_range(counts, last_window, end, config)
-    drifting = list(drift.check_drift(mixes, drift.read_accepted(drift.accepted_file()), config))
+    with Progress("validate", len(days), "day") as progress:
+        for day in days:
+            tables = {table: _read(windows, table, day) for table in TABLES}
+            counts[day] = {table: len(frame) for table, frame in tables.items()}
+            for table, frame in tables.items():
+                if len(frame) or table == "nodes":
+                    tried, found = suites.run(table, day, frame)
+                    checks += tried
+                    findings += found
+            findings += cross.check_day(day, tables, config)
+            checks += cross.DAY_CHECKS
+            mixes[day] = drift.mix_of(tables["functions"])
+            seen[day] = cross.windows_by_cluster(tables["nodes"])
+            newest = [rows["window_start"].max() for name, rows in tables.items() if len(rows) and name != "quarantine"]
+            last_window = max([time.to_pydatetime() for time in newest], default=last_window)
+            progress.add(rows=sum(counts[day].values()), pieces=1)
+    findings += cross.check_range(cross.Found(counts, seen, last_window), (since, until), config)
+    drifting = list(drift.check_drift(mixes, accepted, config))
     findings += drifting
     checks += cross.RANGE_CHECKS + len(days)
     errors = [str(finding) for finding in findings if finding.severity == "error"]
@@ -89,7 +91,8 @@ def validate(windows: Path, out: Path, config: ValidateConfig, *, until: date | 
         suites.build_docs(folder / "docs")
         write_atomic(folder / "verdict.json", msgspec.json.format(msgspec.json.encode(verdict), indent=2) + b"\n")
     known = [day for day in days if mixes[day]]
-    if verdict.passed and known:
+    # Days long past that are cleaned again must not become what the next night is compared with.
+    if verdict.passed and known and (accepted is None or accepted.day <= known[-1]):
         write_atomic(drift.accepted_file(), msgspec.json.encode(drift.Accepted(known[-1], mixes[known[-1]])))
     return verdict
 
@@ -101,7 +104,10 @@ def _read(windows: Path, table: str, day: str) -> pd.DataFrame:
             f"{windows / table} has no files for {day}", "every table for every day", "run pipeline.clean for it"
         )
     for file in files:
-        schema = pq.read_schema(file)
+        try:
+            schema = pq.read_schema(file)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{file} cannot be read: {error}", "a Parquet file", "run clean again") from error
         if (schema.metadata or {}).get(VERSION_KEY) != str(SCHEMA_VERSION).encode() or not schema.equals(TABLES[table]):
             raise ContractError(f"{file}: not the schema of {table}", f"version {SCHEMA_VERSION}", "run clean again")
     from pandas import concat
@@ -120,11 +126,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--until", type=date.fromisoformat, help="last day that was asked for (default: data.to)")
     args = parser.parse_args(argv)
     config = settings.load("validate", ValidateConfig, args.params)
-    until = args.until
-    if until is None:
-        asked = settings.load("data", dict[str, date | None], args.params)
-        until = asked.get("to")
-    verdict = validate(args.windows, args.out, config, until=until)
+    asked = settings.load("data", dict[str, date | None], args.params)
+    verdict = validate(args.windows, args.out, config, since=asked.get("from"), until=args.until or asked.get("to"))
     numbers = {
         "passed": int(verdict.passed),
         "errors": len(verdict.errors),

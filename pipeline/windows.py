@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -97,14 +97,23 @@ def splits(start: datetime, end: datetime, config: SplitConfig | None = None) ->
     )
 
 
-def span(windows: Path) -> Span:
-    """Return the days that a folder of window tables covers."""
-    days = sorted(folder.name.removeprefix("date=") for folder in windows.glob("*/date=*"))
+def days_of(windows: Path) -> list[date]:
+    """List the days of a windows folder; there must be one."""
+    try:
+        days = sorted({date.fromisoformat(folder.name.removeprefix("date=")) for folder in windows.glob("*/date=*")})
+    except ValueError as error:
+        raise DataError(f"{windows} has a folder of no day: {error}", "folders <table>/date=YYYY-MM-DD") from error
     if not days:
         raise DataError(
             f"{windows} holds no windows", "folders <table>/date=YYYY-MM-DD", "run python -m pipeline.clean"
         )
-    first, last = (datetime.fromisoformat(day).replace(tzinfo=UTC) for day in (days[0], days[-1]))
+    return days
+
+
+def span(windows: Path) -> Span:
+    """Return the days that a folder of window tables covers."""
+    days = days_of(windows)
+    first, last = (datetime(day.year, day.month, day.day, tzinfo=UTC) for day in (days[0], days[-1]))
     return Span(first, last + timedelta(days=1))
 
 
@@ -112,7 +121,7 @@ def read(windows: Path, table: str, start: datetime, end: datetime, columns: lis
     """Read the rows of one table whose window lies in ``[start, end)``, in the contract's order."""
     parts = []
     for file in files_of(windows, table, start, end):
-        if pq.read_schema(file).metadata.get(VERSION_KEY) != str(SCHEMA_VERSION).encode():
+        if (pq.read_schema(file).metadata or {}).get(VERSION_KEY) != str(SCHEMA_VERSION).encode():
             raise ContractError(
                 f"{file}: not of window schema {SCHEMA_VERSION}", fix="run python -m pipeline.clean again"
             )
@@ -150,8 +159,9 @@ def mapped(name: str, files: list[Path], key: object, build: Callable[[], Mappin
     folder = cache / f"{name}-{digest.hexdigest()[:24]}"
     if not folder.exists():
         cache.mkdir(parents=True, exist_ok=True)
+        arrays = build()
         temporary = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=cache))
-        for column, values in build().items():
+        for column, values in arrays.items():
             np.save(temporary / f"{column}.npy", values, allow_pickle=False)
         try:
             temporary.rename(folder)

@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -115,8 +115,8 @@ class Landing:
         """Tell whether a chunk has been landed completely."""
         return self._marker(chunk.key).exists()
 
-    def land(self, chunk: Chunk) -> int:
-        """Read a chunk and land its rows; returns how many."""
+    def land(self, chunk: Chunk, landed: Callable[[int], None] = lambda _: None) -> None:
+        """Read a chunk and land its rows; ``landed`` is told how many, batch by batch."""
         name = _file_name(chunk.key)
         tally = Tally()
         partitions: dict[tuple[str, str, str], Partition] = {}
@@ -135,9 +135,9 @@ class Landing:
                     table, date, cluster, part.num_rows, times["min"].isoformat(), times["max"].isoformat()
                 )
                 _merge(partitions, entry)
+            landed(checked.num_rows)
         marker = _Marker(list(partitions.values()), dict(metrics), dict(tally.skipped))
         write_atomic(self._marker(chunk.key), msgspec.json.encode(marker))
-        return sum(partition.rows for partition in marker.partitions)
 
     def publish(self, out: Path, source: str, settings: dict[str, object], chunks: list[Chunk]) -> Manifest:
         """Write the manifest and put the folder in the output's place; the last step of an ingest."""

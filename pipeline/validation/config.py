@@ -48,3 +48,6 @@ class ValidateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name in ("missing_windows_fail", "broken_links_fail"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"validate.{name} is {getattr(self, name)}", "a share, 0..1")
+        for name in ("stale_minutes", "max_age_hours", "examples"):
+            if not (getattr(self, name) or 0) >= 0:
+                raise ConfigError(f"validate.{name} is {getattr(self, name)}", "at least 0")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
 
 import pandas as pd
 
@@ -13,6 +14,7 @@ from pipeline.validation.verdict import Finding, Severity
 
 DAY_CHECKS = 7
 RANGE_CHECKS = 3
+_DAY, _WINDOW = timedelta(days=1), timedelta(seconds=WINDOW_SECONDS)
 _SLACK = 1e-6
 """Relative room for the rounding of sums."""
 _MEASURED = ("nodes", "pods", "functions")
@@ -27,7 +29,7 @@ def check_day(day: str, tables: dict[str, pd.DataFrame], config: ValidateConfig)
     yield from _demands_have_pods(day, tables["demands"], tables["pods"], config)
     yield from _take_turns(day, tables["events"], config)
     yield from _complete(day, tables, config)
-    yield from _no_gaps(day, tables["nodes"], config)
+    yield from _of_the_day(day, tables, config)
     yield from _little_quarantined(day, tables, config)
 
 
@@ -107,16 +109,13 @@ def _complete(day: str, tables: dict[str, pd.DataFrame], config: ValidateConfig)
             yield Finding(severity, table, "completeness", day, len(low), message)
 
 
-def _no_gaps(day: str, nodes: pd.DataFrame, config: ValidateConfig) -> Iterator[Finding]:
-    for cluster, rows in nodes.groupby("cluster"):
-        seen = pd.DatetimeIndex(rows["window_start"].unique()).sort_values()
-        due = pd.date_range(seen[0], seen[-1], freq=f"{WINDOW_SECONDS}s")
-        missing = due.difference(seen)
-        if len(missing):
-            severity: Severity = "error" if len(missing) > config.missing_windows_fail * len(due) else "warning"
-            message = f"{cluster}: {len(missing)} of {len(due)} windows have no node at all"
-            examples: list[dict[str, object]] = [{"window_start": str(time)} for time in missing[: config.examples]]
-            yield Finding(severity, "nodes", "contiguous", day, len(missing), message, examples)
+def _of_the_day(day: str, tables: dict[str, pd.DataFrame], config: ValidateConfig) -> Iterator[Finding]:
+    grid = _windows(pd.Timestamp(day, tz="UTC"), pd.Timestamp(day, tz="UTC") + _DAY - _WINDOW)
+    for table, rows in tables.items():
+        odd = rows[~rows["window_start"].isin(grid)] if table != "quarantine" else rows.head(0)
+        if len(odd):
+            message = "windows that are not of this day, or do not start at a multiple of 300 s"
+            yield Finding("error", table, "on_the_grid", day, len(odd), message, _rows(odd, ["window_start"], config))
 
 
 def _little_quarantined(day: str, tables: dict[str, pd.DataFrame], config: ValidateConfig) -> Iterator[Finding]:
@@ -131,34 +130,74 @@ def _little_quarantined(day: str, tables: dict[str, pd.DataFrame], config: Valid
         yield Finding(severity, "quarantine", "share", day, len(aside), message, _rows(aside, ["rule", "raw"], config))
 
 
-def check_range(
-    days: dict[str, dict[str, int]],
-    last_window: datetime | None,
-    wanted_end: datetime | None,
-    config: ValidateConfig,
-) -> Iterator[Finding]:
-    """Check the range as a whole: every day is there, tables are not empty, the end is recent enough.
+def windows_by_cluster(nodes: pd.DataFrame) -> dict[str, pd.DatetimeIndex]:
+    """The windows of a day in which each cluster has a node."""
+    return {str(cluster): pd.DatetimeIndex(rows.unique()) for cluster, rows in nodes.groupby("cluster")["window_start"]}
 
-    ``days`` are the rows of each table, by day.
+
+@dataclass(frozen=True)
+class Found:
+    """What was found of a range, gathered day by day."""
+
+    rows: dict[str, dict[str, int]]
+    """By day, by table."""
+    windows: dict[str, dict[str, pd.DatetimeIndex]] = field(default_factory=dict)
+    """By day, by cluster: those with a node."""
+    last_window: datetime | None = None
+    """Of any table."""
+
+
+def check_range(found: Found, asked: tuple[date | None, date | None], config: ValidateConfig) -> Iterator[Finding]:
+    """Check the range as a whole: every day asked for is there, and every window of it, up to its end.
+
+    ``asked`` are the first and the last day; None where nobody said.
     """
     # Metrics flow every day; a trace of events alone may have quiet days.
-    measured = sorted(day for day, rows in days.items() if any(rows[table] for table in _MEASURED))
-    due = set(pd.date_range(measured[0], measured[-1], freq="D").strftime("%Y-%m-%d")) if measured else set()
+    measured = sorted(day for day, rows in found.rows.items() if any(rows[table] for table in _MEASURED))
+    first = min(measured[:1] + [str(asked[0])] * bool(asked[0]), default="")
+    due = set(pd.date_range(first, measured[-1], freq="D").strftime("%Y-%m-%d")) if measured else set()
     missing = sorted(due - set(measured))
     if missing:
         examples: list[dict[str, object]] = [{"day": day} for day in missing[: config.examples]]
         yield Finding("error", "nodes", "days_contiguous", "", len(missing), "days without windows", examples)
-    if not any(rows[table] for rows in days.values() for table in (*_MEASURED, "events")):
+    if not any(rows[table] for rows in found.rows.values() for table in (*_MEASURED, "events")):
         yield Finding("error", "nodes", "not_empty", "", 1, "no table has a row")
-    if last_window is not None:
-        end = last_window + pd.Timedelta(seconds=WINDOW_SECONDS)
-        if wanted_end is not None and (wanted_end - end).total_seconds() > config.stale_minutes * 60:
-            message = (
-                f"windows end at {end}, {config.stale_minutes:g} minutes or more before the asked end {wanted_end}"
-            )
-            yield Finding("error", "nodes", "fresh", "", 1, message)
-        if config.max_age_hours is not None:
-            age = (datetime.now(UTC) - end).total_seconds() / 3600
-            if age > config.max_age_hours:
-                message = f"the last window is {age:.1f} hours old, expected at most {config.max_age_hours:g}"
-                yield Finding("error", "nodes", "fresh", "", 1, message)
+    clusters = sorted({cluster for windows in found.windows.values() for cluster in windows})
+    ends = {"windows": found.last_window} if found.last_window is not None and not clusters else {}
+    for cluster in clusters:
+        seen = {day: windows[cluster] for day, windows in found.windows.items() if cluster in windows}
+        yield from _no_gaps(cluster, seen, set(missing), config)
+        ends[cluster] = max(windows.max() for windows in seen.values()).to_pydatetime()
+    for name, last in ends.items():
+        yield from _fresh(name, last + _WINDOW, asked[1], config)
+
+
+def _windows(first: pd.Timestamp, last: pd.Timestamp) -> pd.DatetimeIndex:
+    return pd.date_range(first, last, freq=_WINDOW, unit="us")
+
+
+def _no_gaps(
+    cluster: str, seen: dict[str, pd.DatetimeIndex], known: set[str], config: ValidateConfig
+) -> Iterator[Finding]:
+    """Look for windows without a node between a cluster's first and last; ``known`` days are told of already."""
+    every = _windows(min(windows.min() for windows in seen.values()), max(windows.max() for windows in seen.values()))
+    days = every.strftime("%Y-%m-%d")
+    for day in days.unique():
+        due = every[days == day]
+        missing = due.difference(seen[day]) if day in seen else due
+        if len(missing) and day not in known:
+            severity: Severity = "error" if len(missing) > config.missing_windows_fail * len(due) else "warning"
+            message = f"{cluster}: {len(missing)} of {len(due)} windows have no node at all"
+            examples: list[dict[str, object]] = [{"window_start": str(time)} for time in missing[: config.examples]]
+            yield Finding(severity, "nodes", "contiguous", day, len(missing), message, examples)
+
+
+def _fresh(name: str, end: datetime, asked: date | None, config: ValidateConfig) -> Iterator[Finding]:
+    wanted = datetime(asked.year, asked.month, asked.day, tzinfo=UTC) + _DAY if asked else end
+    if (wanted - end).total_seconds() > config.stale_minutes * 60:
+        message = f"{name} end at {end}, {config.stale_minutes:g} minutes or more before the asked end {wanted}"
+        yield Finding("error", "nodes", "fresh", "", 1, message)
+    age = (datetime.now(UTC) - end).total_seconds() / 3600
+    if config.max_age_hours is not None and age > config.max_age_hours:
+        message = f"{name}: the last is {age:.1f} hours old, expected at most {config.max_age_hours:g}"
+        yield Finding("error", "nodes", "fresh", "", 1, message)

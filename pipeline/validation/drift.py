@@ -9,6 +9,7 @@ import msgspec
 import pandas as pd
 
 from pipeline import settings
+from pipeline.errors import DataError
 from pipeline.validation.config import ValidateConfig
 from pipeline.validation.verdict import Finding, Severity
 
@@ -38,11 +39,14 @@ def check_drift(mixes: dict[str, Mix], accepted: Accepted | None, config: Valida
     """Compare each day with the one before it that has requests; the first with the last accepted day."""
     before = accepted
     for day, mix in sorted(mixes.items()):
-        if not mix:
-            continue
-        if before is not None and before.day < day:
-            yield from _compare(before, Accepted(day, mix), config)
-        before = Accepted(day, mix)
+        earlier = before if before is not None and before.day < day else None
+        if mix:
+            if earlier is not None:
+                yield from _compare(earlier, Accepted(day, mix), config)
+            before = Accepted(day, mix)
+        elif earlier is not None:
+            message = f"no requests at all; {earlier.day} had some of {len(earlier.mix)} functions"
+            yield Finding("warning", "functions", "request_mix_drift", day, len(earlier.mix), message)
 
 
 def _compare(then: Accepted, now: Accepted, config: ValidateConfig) -> Iterator[Finding]:
@@ -67,4 +71,13 @@ def accepted_file() -> Path:
 
 def read_accepted(path: Path) -> Accepted | None:
     """Read it; None on a first run."""
-    return msgspec.json.decode(path.read_bytes(), type=Accepted) if path.exists() else None
+    if not path.exists():
+        return None
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Accepted)
+    except msgspec.DecodeError as error:
+        raise DataError(
+            f"{path}: {error}",
+            "the request mix of the last accepted day",
+            "delete it: the next day that passes is kept",
+        ) from error

@@ -35,14 +35,14 @@ class Suites:
         self._gx: Any = gx
         self._context: Any = gx.get_context(mode="ephemeral")
         self._context.variables.progress_bars = ProgressBarsConfig(globally=False)
-        self._source = self._context.data_sources.add_pandas("windows")
         self._examples = examples
         self._suites = {table: _suite(table, entries) for table, entries in _read(path).items()}
 
     def run(self, table: str, day: str, rows: pd.DataFrame) -> tuple[int, list[Finding]]:
         """Run the suite of one table on one day's rows; returns how many rules were tried, and which did not hold."""
         gx, name = self._gx, f"{table} {day}"
-        batch = self._source.add_dataframe_asset(name).add_batch_definition_whole_dataframe("day")
+        source = self._context.data_sources.add_pandas(name)
+        batch = source.add_dataframe_asset(name).add_batch_definition_whole_dataframe("day")
         suite = self._context.suites.add(
             gx.ExpectationSuite(name=name, expectations=[make() for make in self._suites[table]])
         )
@@ -58,6 +58,8 @@ class Suites:
             gx.Checkpoint(name=name, validation_definitions=[definition], result_format=form)
         )
         outcome = checkpoint.run(batch_parameters={"dataframe": rows})
+        # A source keeps the frames it was shown; what is found is kept elsewhere.
+        self._context.data_sources.delete(name)
         results = [result for run in outcome.run_results.values() for result in run.results]
         return len(results), [_finding(table, day, result) for result in results if not result.success]
 

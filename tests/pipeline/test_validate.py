@@ -7,10 +7,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -176,7 +177,9 @@ def test_a_failed_run_stops_the_pipeline_with_a_message(
 def findings(change: Callable[[Tables], None], **settings: Any) -> dict[tuple[str, str], Any]:
     tables = make_day(DAYS[0])
     change(tables)
-    found = cross.check_day(str(DAYS[0]), tables, ValidateConfig(**settings))
+    day, config = str(DAYS[0]), ValidateConfig(**settings)
+    gathered = cross.Found({day: dict.fromkeys(TABLES, 1)}, {day: cross.windows_by_cluster(tables["nodes"])})
+    found = [*cross.check_day(day, tables, config), *cross.check_range(gathered, (None, None), config)]
     return {(finding.table, finding.rule): finding for finding in found}
 
 
@@ -235,6 +238,13 @@ class TestBetweenTables:
         assert found["nodes", "contiguous"].severity == severity
         assert found["nodes", "contiguous"].count == lost
 
+    @pytest.mark.parametrize("moved", [timedelta(seconds=7), timedelta(days=1)])
+    def test_windows_off_the_grid_or_of_another_day(self, moved: timedelta) -> None:
+        found = findings(
+            lambda tables: tables["cards"].__setitem__("window_start", tables["cards"]["window_start"] + moved)
+        )
+        assert found["cards", "on_the_grid"].count == 288
+
     @pytest.mark.parametrize(("share", "severity"), [(0.05, "warning"), (0.5, "error")])
     def test_many_rows_in_quarantine(self, share: float, severity: str) -> None:
         def quarantined(tables: Tables) -> None:
@@ -248,73 +258,44 @@ class TestBetweenTables:
         assert "samples no_value" in found["quarantine", "share"].message
 
 
-class TestOverTime:
-    last = datetime(2026, 3, 2, 23, 55, tzinfo=UTC)
+def test_the_accepted_day_is_kept_from_run_to_run(windows: Path) -> None:
+    assert not run(windows).drifted
+    accepted = drift.read_accepted(drift.accepted_file())
+    assert accepted is not None
+    assert accepted.day == str(DAYS[1])
+    shutil.rmtree(windows)
 
-    def check(self, days: list[str], end: datetime | None = None, **settings: Any) -> dict[str, Any]:
-        rows = {day: dict.fromkeys(TABLES, 1) for day in days}
-        found = cross.check_range(rows, self.last, end, ValidateConfig(**settings))
-        return {finding.rule: finding for finding in found}
+    def other(tables: Tables) -> None:
+        tables["functions"] = tables["functions"].assign(function="h")
 
-    def test_a_missing_day(self) -> None:
-        found = self.check(["2026-03-01", "2026-03-02", "2026-03-04"])
-        assert found["days_contiguous"].examples == [{"day": "2026-03-03"}]
-
-    def test_windows_that_end_before_the_asked_day(self) -> None:
-        end = datetime(2026, 3, 3, tzinfo=UTC)
-        assert self.check(["2026-03-02"], end) == {}
-        assert self.check(["2026-03-02"], end + timedelta(hours=1))["fresh"].severity == "error"
-
-    def test_windows_that_are_too_old(self) -> None:
-        assert "fresh" in self.check(["2026-03-02"], max_age_hours=1.0)
-
-    def test_tables_without_any_row(self) -> None:
-        found = cross.check_range({"2026-03-02": dict.fromkeys(TABLES, 0)}, None, None, ValidateConfig())
-        assert [finding.rule for finding in found] == ["not_empty"]
-
-    def test_quiet_days_of_events_alone(self) -> None:
-        rows = {**dict.fromkeys(TABLES, 0), "events": 5}
-        found = cross.check_range({"2026-03-02": rows, "2026-03-05": rows}, self.last, None, ValidateConfig())
-        assert list(found) == []
+    soil(windows, other, DAYS[1] + timedelta(days=1))
+    verdict = run(windows)
+    assert verdict.drifted
+    assert not verdict.passed
 
 
-class TestDrift:
-    def test_distance_is_the_share_that_changed(self) -> None:
-        assert drift.distance({"a": 0.5, "b": 0.5}, {"a": 0.5, "b": 0.5}) == 0
-        assert drift.distance({"a": 0.5, "b": 0.5}, {"a": 1.0}) == 0.5
-        assert drift.distance({"a": 1.0}, {"b": 1.0}) == 1
+def test_days_long_past_do_not_become_the_accepted_day(windows: Path) -> None:
+    later = drift.Accepted("2026-04-01", {"c/f": 0.5, "c/g": 0.5})
+    drift.accepted_file().parent.mkdir(parents=True)
+    drift.accepted_file().write_bytes(msgspec.json.encode(later))
+    assert run(windows).passed
+    assert drift.read_accepted(drift.accepted_file()) == later
 
-    @pytest.mark.parametrize(
-        ("mix", "severity"), [({"a": 0.6, "b": 0.4}, None), ({"a": 0.9, "b": 0.1}, "warning"), ({"z": 1.0}, "error")]
-    )
-    def test_against_the_last_accepted_day(self, mix: drift.Mix, severity: str | None) -> None:
-        accepted = drift.Accepted("2026-03-01", {"a": 0.5, "b": 0.5})
-        found = list(drift.check_drift({"2026-03-02": mix}, accepted, ValidateConfig()))
-        assert [finding.severity for finding in found] == ([severity] if severity else [])
 
-    def test_a_day_is_not_compared_with_a_later_one(self) -> None:
-        accepted = drift.Accepted("2026-03-05", {"z": 1.0})
-        assert list(drift.check_drift({"2026-03-02": {"a": 1.0}}, accepted, ValidateConfig())) == []
+def test_an_accepted_day_that_cannot_be_read_says_what_to_do(windows: Path) -> None:
+    drift.accepted_file().parent.mkdir(parents=True)
+    drift.accepted_file().write_text("{")
+    with pytest.raises(DataError, match=r"request_mix\.json.*delete it"):
+        run(windows)
 
-    def test_days_of_a_range_are_compared_with_the_one_before(self) -> None:
-        mixes: dict[str, drift.Mix] = {"2026-03-02": {"a": 1.0}, "2026-03-03": {}, "2026-03-04": {"b": 1.0}}
-        found = list(drift.check_drift(mixes, None, ValidateConfig()))
-        assert [finding.day for finding in found] == ["2026-03-04"]
 
-    def test_the_accepted_day_is_kept_from_run_to_run(self, windows: Path) -> None:
-        assert not run(windows).drifted
-        accepted = drift.read_accepted(drift.accepted_file())
-        assert accepted is not None
-        assert accepted.day == str(DAYS[1])
-        shutil.rmtree(windows)
-
-        def other(tables: Tables) -> None:
-            tables["functions"] = tables["functions"].assign(function="h")
-
-        soil(windows, other, DAYS[1] + timedelta(days=1))
-        verdict = run(windows)
-        assert verdict.drifted
-        assert not verdict.passed
+def test_a_file_that_is_no_parquet_and_a_folder_of_no_day_are_named(windows: Path) -> None:
+    (windows / "nodes" / f"date={DAYS[0]}" / "part-0.parquet").write_bytes(b"PAR1")
+    with pytest.raises(DataError, match=r"part-0\.parquet cannot be read.*run clean again"):
+        run(windows)
+    (windows / "nodes" / "date=tomorrow").mkdir()
+    with pytest.raises(DataError, match=r"folder of no day: .*tomorrow"):
+        run(windows)
 
 
 def test_windows_of_another_schema_are_refused(windows: Path) -> None:
@@ -331,7 +312,15 @@ def test_no_windows_at_all_is_a_clear_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"completeness_fail": 0.95}, {"drift_warn": 2.0}, {"quarantine_warn": 0.5}, {"broken_links_fail": -1.0}],
+    [
+        {"completeness_fail": 0.95},
+        {"drift_warn": 2.0},
+        {"quarantine_warn": 0.5},
+        {"broken_links_fail": -1.0},
+        {"examples": -1},
+        {"stale_minutes": -5.0},
+        {"max_age_hours": -1.0},
+    ],
 )
 def test_thresholds_in_the_wrong_order_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=r"validate\."):
