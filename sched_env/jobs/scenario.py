@@ -12,6 +12,8 @@ from sched_env.scenarios import Amount, Count, Positive, Scenario, Share, Size
 Order = Literal["fifo", "shortest", "least_attained"]
 Reservation = Literal["none", "big", "easy"]
 Cap = Annotated[int, msgspec.Meta(ge=1, le=3)]
+Delay = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
+"""Seconds, up to a day: without a limit an infinite one would pass, and no job would ever start."""
 
 
 class CpnScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,10 +49,10 @@ class CpnScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """``total`` reproduces upstream's FIFO fault: the mask looks at a card's whole memory, and jobs run out of it."""
     failure_rate: Share = 0.0
     """Share of the attempts that fail somewhere on the way; drawn by (seed, job, attempt), whatever the policy."""
-    dispatch_s: Amount = 0.0
+    dispatch_s: Delay = 0.0
     """From the decision until the transfer begins: a controller that polls acts on it only then. As in the transfer,
     the job holds its place, slows nobody down and makes no progress."""
-    startup_s: Amount = 0.0
+    startup_s: Delay = 0.0
     """From the end of the transfer until the first iteration: image, container, framework. As above."""
     max_attempts: Annotated[int, msgspec.Meta(ge=1, le=100)] = 3
     """After so many failed attempts a job has failed."""

@@ -165,6 +165,8 @@ def test_scheduling_pays():
 
 
 def test_settings_that_make_no_sense_are_refused():
-    for key, value in {"max_jobs_per_card": 4, "reservation": "maybe", "cpu_threshold": 1.5, "colour": 1}.items():
+    wrong = {"max_jobs_per_card": 4, "reservation": "maybe", "cpu_threshold": 1.5, "colour": 1}
+    wrong |= {"dispatch_s": float("inf"), "startup_s": -1.0, "cancel_rate": 1.5}
+    for key, value in wrong.items():
         with pytest.raises(ConfigError, match=key):
             scenarios.load("jobs/cpn", {key: value})
