@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pipeline.cleaning.day import CleanedDay, RawDay
 
 FILE = "part-0.parquet"
-DEFINITION = 3
+DEFINITION = 4
 """Raised when the definition of cleaning changes, so that half-done work of an older one is not used."""
 STANDARDS = ["cluster", "function", "standard_response_s"]
 _ACCOUNT = "account.json"
@@ -45,8 +45,9 @@ def clean(
     """
     from tqdm import tqdm
 
-    from pipeline.cleaning.day import clean_day, nothing_earlier
+    from pipeline.cleaning.day import clean_day
     from pipeline.cleaning.engine import Engine
+    from pipeline.cleaning.tables import EARLIER
 
     days = [day for day in days_present(raw) if (first is None or day >= first) and (last is None or day <= last)]
     if not days:
@@ -56,7 +57,7 @@ def clean(
     price_list = prices.read_prices(price_file) if price_file.exists() else {}
     scratch = settings.var() / "scratch" / "clean"
     folders: dict[date, Path] = {}
-    earlier = _fastest(nothing_earlier(), out / "functions" / f"date={days[0] - timedelta(days=1)}" / FILE)
+    earlier = _fastest(EARLIER.empty_table(), out / "functions" / f"date={days[0] - timedelta(days=1)}" / FILE)
     with Engine(config, scratch) as engine, tqdm(total=len(days), unit="day", desc="clean", disable=None) as bar:
         for day in days:
             source = _raw_day(raw, day)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
@@ -15,16 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.cleaning import demands, events, functions, labels, nodes, pods, presence, quarantine, rules
+from pipeline.cleaning import demands, events, quarantine, rules
 from pipeline.cleaning.account import Account
 from pipeline.cleaning.config import CleanConfig
 from pipeline.cleaning.engine import Engine
-from pipeline.cleaning.gaps import fill
+from pipeline.cleaning.expressions import SECOND_US
 from pipeline.cleaning.sampled import SampleCleaner
-from pipeline.cleaning.samples import Samples
-from pipeline.cleaning.series import SECOND_US
+from pipeline.cleaning.tables import DAY, INNER, PRICES, Given, in_order, window_tables
 from pipeline.contracts import raw as raw_contract
-from pipeline.contracts.windows import KEYS, TABLES
+from pipeline.contracts.windows import TABLES
 
 DAY_SECONDS = 86_400
 
@@ -81,12 +82,12 @@ class _Day:
 
     def run(self, prices: dict[str, float], earlier: pa.Table) -> CleanedDay:
         if self.day.near or self.day.files.get("samples") or self.day.files.get("requests"):
-            results = self._tables(prices, earlier)
+            found = self._tables(prices, earlier)
         else:
             # Traces of VMs and jobs hold nothing but events, often over hundreds of days.
-            results = {"events": self._told_events()}
+            found = iter([("events", self.engine.arrow(in_order("events", self._told_events())))])
         tables = {name: schema.empty_table() for name, schema in TABLES.items()}
-        tables |= {name: self._finished(name, rows) for name, rows in results.items()}
+        tables |= {name: self._finished(name, rows) for name, rows in found}
         tables["quarantine"] = pa.concat_tables([tables["quarantine"], *self.bad]).sort_by(
             [(name, "ascending") for name in ("table", "rule", "window_start", "cluster", "raw")]
         )
@@ -94,38 +95,22 @@ class _Day:
             account.check(f"{table} of {self.day.day}")
         return CleanedDay(tables, self.accounts)
 
-    def _tables(self, prices: dict[str, float], earlier: pa.Table) -> dict[str, ir.Table]:
-        cache, config = self.engine.cache, self.config
-        samples, long = self._samples()
-        filled = cache(fill(long, config))
-        seen = labels.sightings(self.engine, samples)
-        series = samples.series
-        node_rows = cache(nodes.node_rows(filled, series, labels.details(seen, "node"), config))
-        told = self._told_events()
-        living = cache(presence.lives(told))
-        seen_pods = pods.pod_rows(filled, series, labels.places(seen), config)
-        seen_pods = cache(presence.with_presence(seen_pods, living))
-        card_rows = nodes.card_rows(filled, series, labels.details(seen, "card"), config)
-        of_functions = functions.named(filled, series)
-
-        requests = demands.with_function(self._requests(), seen_pods)
-        pod_rows = cache(presence.with_unseen(seen_pods, living, requests))
-        dealt = cache(demands.deal(requests, pod_rows))
-        gateway = functions.from_gateway(of_functions)
-        function_rows = cache(functions.function_rows(gateway, functions.from_log(requests), ibis.memtable(earlier)))
-        handled = demands.handled(dealt, functions.counted_by_pod(of_functions))
-        if self.accounts["requests"].rows_out:
-            demand_rows = demands.from_log(dealt, pod_rows)
-        else:
-            demand_rows = demands.from_counts(function_rows, pod_rows, config)
-        return {
-            "nodes": nodes.complete_nodes(node_rows, pod_rows, nodes.price_table(prices)),
-            "pods": pods.complete_pods(pod_rows, node_rows, handled),
-            "functions": function_rows,
-            "demands": demand_rows,
-            "events": events.event_rows(told, events.seen(labels.lifetimes(seen), pod_rows, self.day.span_us)),
-            "cards": card_rows,
-        }
+    def _tables(self, prices: dict[str, float], earlier: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        """Make the window tables; their queries are put together while the samples are read."""
+        put_aside = partial(self._put_aside, "samples")
+        cleaner = SampleCleaner(self.engine, self.day.span_us, self.accounts["samples"], put_aside, self.config)
+        own = self._read("samples", self.day.files.get("samples", []))
+        near = self._read("samples", self.day.near) if self.day.near else None
+        told, requests, samples = self._told_events(), self._requests(), cleaner.number(own, near)
+        given = Given(samples, told, requests, self.accounts["requests"].rows_out > 0)
+        with ThreadPoolExecutor(1) as aside:
+            plan = aside.submit(self.engine.planned, given.key, partial(window_tables, given=given, config=self.config))
+            self.engine.call("long", cleaner.run(samples))
+            self.engine.put("earlier", earlier)
+            price_list = [{"instance_type": kind, "price_usd_per_hour": price} for kind, price in prices.items()]
+            self.engine.put("prices", pa.Table.from_pylist(price_list, PRICES))
+            self.engine.put("day", pa.table([[bound] for bound in self.day.span_us], DAY))
+            return self.engine.run(plan.result())
 
     def _read(self, table: str, files: list[Path]) -> ir.Table:
         """Read raw files, with ``t`` in microseconds beside their columns."""
@@ -142,19 +127,12 @@ class _Day:
             self.bad.append(documented)
             self.accounts[table].put_aside(documented["rule"].to_pylist())
 
-    def _samples(self) -> tuple[Samples, ir.Table]:
-        own = self._read("samples", self.day.files.get("samples", []))
-        near = self._read("samples", self.day.near) if self.day.near else None
-        put_aside = partial(self._put_aside, "samples")
-        cleaner = SampleCleaner(self.engine, self.day.span_us, self.accounts["samples"], put_aside, self.config)
-        return cleaner.run(own, near)
-
     def _requests(self) -> ir.Table:
         """Requests of the day that break no rule, copies merged."""
         rows = self._read("requests", self.day.files.get("requests", []))
         rule = rules.request_rule(rows, self.day.span_us)
         self._put_aside("requests", quarantine.broken("requests", rows, rule))
-        unique = self.engine.cache(demands.unique_requests(rows.filter(rule.isnull())))
+        unique = self.engine.cache(demands.unique_requests(rows.filter(rule.isnull())), "requests")
         self._count("requests", unique)
         return unique
 
@@ -162,7 +140,7 @@ class _Day:
         rows = self._read("events", self.day.files.get("events", []))
         rule = rules.event_rule(rows, self.day.span_us)
         self._put_aside("events", quarantine.broken("events", rows, rule))
-        told = self.engine.cache(events.told(rows.filter(rule.isnull())))
+        told = self.engine.cache(events.told(rows.filter(rule.isnull())), "told")
         self._count("events", told)
         return told
 
@@ -171,15 +149,15 @@ class _Day:
         self.accounts[table].rows_out += count["unique"]
         self.accounts[table].merged += (count["rows"] or 0) - count["unique"]
 
-    def _finished(self, name: str, rows: ir.Table) -> pa.Table:
-        """Fetch a table's rows of the day in the contract's columns, types and order."""
+    def _finished(self, name: str, rows: pa.Table) -> pa.Table:
+        """Give a table's rows of the day the contract's types."""
         low, high = (bound // SECOND_US for bound in self.day.span_us)
-        rows = rows.filter((rows.window >= low) & (rows.window < high))
-        inner = {"window_start": "window", "time": "t"}
-        found = self.engine.arrow(rows.order_by([inner.get(key, key) for key in KEYS[name]]))
+        window = rows["window"].cast(pa.int64())
+        if rows.num_rows and (pc.min(window).as_py() < low or pc.max(window).as_py() >= high):
+            rows = rows.filter(pc.and_(pc.greater_equal(window, low), pc.less(window, high)))
         columns: list[Any] = []
         for column in TABLES[name]:
-            values = found[inner.get(column.name, column.name)]
+            values = rows[INNER.get(column.name, column.name)]
             if column.name == "window_start":
                 values = pc.multiply(values.cast(pa.int64()), SECOND_US)
             columns.append(values.cast(column.type))
@@ -188,9 +166,3 @@ class _Day:
 
 def _rows(files: list[Path]) -> int:
     return sum(pq.read_metadata(file).num_rows for file in files)
-
-
-def nothing_earlier() -> pa.Table:
-    """Return the ``earlier`` of a first day."""
-    schema = pa.schema([("cluster", pa.string()), ("function", pa.string()), ("standard_response_s", pa.float64())])
-    return schema.empty_table()

@@ -6,8 +6,8 @@ import ibis
 import ibis.expr.types as ir
 
 from pipeline.cleaning.config import CleanConfig
+from pipeline.cleaning.expressions import SECOND_US, exact_mean, window_of
 from pipeline.cleaning.nodes import GIB
-from pipeline.cleaning.series import SECOND_US, exact_mean, window_of
 from pipeline.contracts.windows import WINDOW_SECONDS
 
 TIES = ["t", "duration_s", "cpu_cores", "mem_bytes"]

@@ -5,18 +5,25 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import ibis
 import ibis.expr.types as ir
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.cleaning.config import CleanConfig
 from sched_env.errors import ConfigError
+
+PART_ROWS = 10_000_000
+PART_SERIES = 100_000
+"""What :meth:`Engine.by_series` holds in memory at once, some 100 bytes a row."""
 
 
 @ibis.udf.scalar.builtin(name="epoch_us", signature=(("timestamp('UTC', 6)",), "int64"))
@@ -40,8 +47,9 @@ class Engine:
         self._scratch = scratch / f"engine-{os.getpid()}"
         self._scratch.mkdir(parents=True, exist_ok=True)
         self.con = _duckdb(config, self._scratch) if config.engine == "duckdb" else _spark(config, self._scratch)
-        self._kept: list[str] = []
-        self._names = itertools.count()
+        self._kept = ExitStack()
+        self._plans: dict[Hashable, Plan] = {}
+        self._names = (f"kept_{number}" for number in itertools.count())
 
     def __enter__(self) -> Engine:
         return self
@@ -58,8 +66,8 @@ class Engine:
         names = [str(file) for file in files]
         if self.kind == "spark":
             # Ibis takes a list of files for the name of one.
-            view = self._keep()
-            self.con._session.read.parquet(*names).createOrReplaceTempView(view)
+            view = next(self._names)
+            self._view(view, self._session.read.parquet(*names))
             return self.con.table(view)
         rows = self.con.read_parquet(names, hive_partitioning=False)
         # A file's minimum and maximum leave NaN out, and DuckDB folds filters by them (duckdb/duckdb#25521): a NaN
@@ -72,41 +80,149 @@ class Engine:
         """Microseconds since 1970, exact; Ibis' own epoch has whole seconds."""
         return _duckdb_epoch_us(time) if self.kind == "duckdb" else _spark_epoch_us(time)
 
-    def cache(self, table: ir.Table) -> ir.Table:
-        """Compute a table once and keep it until :meth:`release`."""
-        if self.kind == "duckdb":
-            return self.con.create_table(self._keep(), table, temp=True)
-        # Spark would plan everything again for every use of a view; files end the plan, and hold what memory cannot.
-        return self.con.read_parquet(str(self._files(table)))
+    def cache(self, table: ir.Table, name: str | None = None) -> ir.Table:
+        """Compute a table once and keep it until :meth:`release`, under a name if plans ask for it."""
+        self.con._run_pre_execute_hooks(table)
+        name = name or next(self._names)
+        self._keep(name, self.con.compile(table))
+        return self.con.table(name)
 
-    def _keep(self) -> str:
-        self._kept.append(f"kept_{next(self._names)}")
-        return self._kept[-1]
-
-    def _files(self, table: ir.Table) -> Path:
-        folder = self._scratch / self._keep()
-        self.con.to_parquet(table, str(folder), mode="overwrite")
-        return folder
-
-    def release(self) -> None:
-        """Drop what was cached."""
+    def put(self, name: str, table: pa.Table) -> None:
+        """Make rows of Python known under a name that plans ask for."""
         if self.kind == "spark":
-            # Parts of a query whose result needed no more of them may still be reading.
-            self.con._session.sparkContext.cancelAllJobs()
-        while self._kept:
-            name = self._kept.pop()
-            if self.kind == "duckdb":
-                self.con.drop_table(name)
-            else:
-                self.con._session.catalog.dropTempView(name)
-                shutil.rmtree(self._scratch / name, ignore_errors=True)
+            self._view(name, self._session.createDataFrame(table))
+        else:
+            self.con.con.register(name, table)
+            self._kept.callback(self.con.con.unregister, name)
+
+    def call(self, name: str, table: ir.Table) -> None:
+        """Give a table a name that plans ask for."""
+        if self.kind == "spark":
+            self._view(name, self._session.sql(self.con.compile(table)))
+        else:
+            self._create("VIEW", name, self.con.compile(table))
+
+    def by_series(self, rows: ir.Table, function: Callable[[pa.Table], pa.Table], schema: pa.Schema) -> ir.Table:
+        """Run a function over whole series, as many at a time as memory holds, and keep what it returns.
+
+        Args:
+            rows: Has ``sid``; rows with the same one come together.
+            function: Takes some of the rows; must not be a closure (Spark sends it to its workers).
+            schema: Of what the function returns.
+        """
+        name = next(self._names)
+        if self.kind == "spark":
+            self._file(name, self._mapped(rows, function, schema))
+            return self.con.table(name)
+        self.put("part", schema.empty_table())
+        self._create("TABLE", name, "SELECT * FROM part")
+        for low, high in self._parts(rows):
+            self.con.con.register("part", function(self.arrow(rows.filter(rows.sid.between(low, high)))))
+            self.con.raw_sql(f'INSERT INTO "{name}" SELECT * FROM part')  # noqa: S608 - our own name
+        return self.con.table(name)
+
+    def _parts(self, rows: ir.Table) -> Iterator[tuple[int, int]]:
+        """Cut the series into ranges of ids that memory holds; one series is never parted."""
+        counts = self.arrow(rows.group_by("sid").agg(rows=rows.count()).order_by("sid"))
+        sids, upto = counts["sid"].to_numpy(), np.cumsum(counts["rows"].to_numpy())
+        first, done = 0, 0
+        while first < sids.size:
+            stop = int(np.searchsorted(upto, done + PART_ROWS, side="right"))
+            stop = min(max(stop, first + 1), int(np.searchsorted(sids, sids[first] + PART_SERIES)))
+            yield int(sids[first]), int(sids[stop - 1])
+            first, done = stop, int(upto[stop - 1])
+
+    def _mapped(self, rows: ir.Table, function: Callable[[pa.Table], pa.Table], schema: pa.Schema) -> Any:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        def whole(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            found = list(batches)
+            if found:
+                yield from function(pa.Table.from_batches(found)).to_batches()
+
+        frame = self._session.sql(self.con.compile(rows)).repartition("sid")
+        return frame.mapInArrow(whole, from_arrow_schema(schema))
+
+    def planned(self, key: Hashable, make: Callable[[Plan], Plan]) -> Plan:
+        """Return the plan of a key, made when it is first asked for."""
+        if key not in self._plans:
+            self._plans[key] = make(Plan(self.con.compile))
+        return self._plans[key]
+
+    def run(self, plan: Plan) -> Iterator[tuple[str, pa.Table]]:
+        """Run the steps of a plan; then fetch its results, one after another."""
+        for name, query in plan.steps:
+            self._keep(name, query)
+        for name, query in plan.results.items():
+            yield name, self._fetched(query)
 
     def arrow(self, table: ir.Table) -> pa.Table:
         """Run a query and fetch its rows."""
+        self.con._run_pre_execute_hooks(table)
+        # DuckDB's sums of integers are wider than Ibis says.
+        return self._fetched(self.con.compile(table)).cast(table.schema().to_pyarrow())
+
+    def _fetched(self, query: str) -> pa.Table:
         if self.kind == "duckdb":
-            return self.con.to_pyarrow(table)
+            return self.con.con.sql(query).to_arrow_table()
         # Ibis fetches from Spark by way of pandas, which takes NaN for null and loses the zone of times.
-        return pq.read_table(self._files(table), partitioning=None)
+        name = next(self._names)
+        self._file(name, self._session.sql(query))
+        return pq.read_table(self._scratch / name, partitioning=None)
+
+    def release(self) -> None:
+        """Drop what was kept."""
+        if self.kind == "spark":
+            # Parts of a query whose result needed no more of them may still be reading.
+            self._session.sparkContext.cancelAllJobs()
+        self._kept.close()
+
+    def _keep(self, name: str, query: str) -> None:
+        if self.kind == "spark":
+            self._file(name, self._session.sql(query))
+        else:
+            self._create("TABLE", name, query)
+
+    def _create(self, kind: str, name: str, query: str) -> None:
+        self._kept.callback(self.con.raw_sql, f'DROP {kind} IF EXISTS "{name}"')
+        self.con.raw_sql(f'CREATE TEMP {kind} "{name}" AS {query}')
+
+    @property
+    def _session(self) -> Any:
+        return self.con._session
+
+    def _file(self, name: str, frame: Any) -> None:
+        """Keep in files: Spark would plan everything again for every use; files end the plan and hold any amount."""
+        folder = self._scratch / name
+        self._kept.callback(shutil.rmtree, folder, ignore_errors=True)
+        frame.write.mode("overwrite").parquet(str(folder))
+        self._view(name, self._session.read.parquet(str(folder)))
+
+    def _view(self, name: str, frame: Any) -> None:
+        self._kept.callback(self._session.catalog.dropTempView, name)
+        frame.createOrReplaceTempView(name)
+
+
+class Plan:
+    """Queries whose tables need not exist yet: made once, and run for every day that has the same tables.
+
+    Putting a query together and into SQL takes Ibis longer than the engine takes to run it on a small day. Plans are
+    put together by a thread of their own while the engine reads samples.
+    """
+
+    def __init__(self, compile_: Callable[[ir.Table], str]) -> None:
+        self._compile = compile_
+        self.steps: list[tuple[str, str]] = []
+        self.results: dict[str, str] = {}
+
+    def cache(self, table: ir.Table, name: str) -> ir.Table:
+        """Add a step that keeps a table, for use in later ones."""
+        self.steps.append((name, self._compile(table)))
+        return ibis.table(table.schema(), name=name)
+
+    def result(self, name: str, table: ir.Table) -> None:
+        """Add a table that the plan is for."""
+        self.results[name] = self._compile(table)
 
 
 def _duckdb(config: CleanConfig, scratch: Path) -> Any:
@@ -141,6 +257,7 @@ def _spark(config: CleanConfig, scratch: Path) -> Any:
     }
     if config.spark_master.startswith("local"):
         options |= {"spark.local.dir": str(scratch / "spill"), "spark.sql.shuffle.partitions": str(config.threads)}
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run whatever python3 is first in PATH
     for name, value in options.items():
         builder = builder.config(name, value)
     try:

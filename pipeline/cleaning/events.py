@@ -5,9 +5,9 @@ from __future__ import annotations
 import ibis
 import ibis.expr.types as ir
 
+from pipeline.cleaning.expressions import window_of
 from pipeline.cleaning.nodes import GIB
 from pipeline.cleaning.pods import GONE_US
-from pipeline.cleaning.series import window_of
 
 COLUMNS = ["cluster", "entity", "t", "window", "kind", "action", "node", "function", "cpu_cores", "mem_gib", "gpus"]
 
@@ -25,13 +25,12 @@ def told(events: ir.Table) -> ir.Table:
     ).drop("mem_bytes")
 
 
-def seen(lifetimes: ir.Table, pods: ir.Table, day_us: tuple[int, int]) -> ir.Table:
+def seen(lifetimes: ir.Table, pods: ir.Table, day: ir.Table) -> ir.Table:
     """Pod events from when each pod was first and last scraped.
 
     A pod known before midnight was not created today; one not seen for two windows has been deleted, and when that
     happened in the last windows of yesterday, the deletion is told at the first moment of today.
     """
-    low, high = day_us
     size = pods.group_by("cluster", "pod").agg(
         node_first=pods.node.argmin(pods.window, where=pods.node.notnull()),
         node_last=pods.node.argmax(pods.window, where=pods.node.notnull()),
@@ -39,20 +38,21 @@ def seen(lifetimes: ir.Table, pods: ir.Table, day_us: tuple[int, int]) -> ir.Tab
         cpu_cores=pods.cpu_request_cores.max(),
         mem_gib=pods.mem_request_gib.max(),
     )
-    joined = lifetimes.left_join(size, ["cluster", "pod"])
+    joined = lifetimes.left_join(size, ["cluster", "pod"]).cross_join(day)
     lives = joined.select(
+        day.low,
+        day.high,
         lifetimes.cluster,
         lifetimes.pod.name("entity"),
         lifetimes["first"],
         lifetimes["last"],
         *[size[name] for name in ("node_first", "node_last", "function", "cpu_cores", "mem_gib")],
     )
-    created = lives.filter((lives["first"] >= low) & (lives["first"] < high))
+    created = lives.filter((lives["first"] >= lives.low) & (lives["first"] < lives.high))
     created = created.mutate(t=created["first"], action=ibis.literal("create"), node=created.node_first)
-    gone = lives.filter(lives["last"] < high - GONE_US)
     # Seen in yesterday's margin only: yesterday could not know yet.
-    gone = gone.filter((gone["last"] >= low) | (gone["last"] >= low - GONE_US))
-    gone = gone.mutate(t=ibis.greatest(gone["last"], low), action=ibis.literal("delete"), node=gone.node_last)
+    gone = lives.filter((lives["last"] >= lives.low - GONE_US) & (lives["last"] < lives.high - GONE_US))
+    gone = gone.mutate(t=ibis.greatest(gone["last"], gone.low), action=ibis.literal("delete"), node=gone.node_last)
     columns = ["cluster", "entity", "t", "action", "node", "function", "cpu_cores", "mem_gib"]
     rows = ibis.union(created.select(columns), gone.select(columns))
     return rows.mutate(window=window_of(rows.t), kind=ibis.literal("pod"), gpus=ibis.null("float64"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ibis
 import ibis.expr.types as ir
 
-from pipeline.cleaning.series import exact_mean, exact_sum, window_of
+from pipeline.cleaning.expressions import ended, exact_mean, exact_sum, window_of
 
 FASTEST = 0.1
 """The standard response is the mean of the fastest tenth of windows: hardly any request in them had to share."""
@@ -16,7 +16,7 @@ def named(long: ir.Table, series: ir.Table) -> ir.Table:
     mine = series.filter(series.entity == "function")
     keys = [mine[name] for name in ("cluster", "metric", "function", "pod", "le")]
     joined = long.inner_join(mine, "sid").select(*[long[name] for name in long.columns], *keys)
-    return joined.select(joined.columns)  # ends the join: Ibis would take the next one for a part of it
+    return ended(joined)
 
 
 def from_gateway(long: ir.Table) -> ir.Table:
@@ -117,7 +117,7 @@ def function_rows(gateway: ir.Table, log: ir.Table, earlier: ir.Table) -> ir.Tab
         filled=log.requests.isnull() & gateway.filled.fill_null(False),
         repaired=ibis.coalesce(gateway.repaired, 0),
     )
-    rows = rows.select(rows.columns)  # ends the join: Ibis would take the next one for a part of it
+    rows = ended(rows)
     standard = rows.group_by("cluster", "function").agg(today=rows.response_mean_s.quantile(FASTEST))
     joined = rows.left_join(standard, ["cluster", "function"]).left_join(earlier, ["cluster", "function"])
     return joined.select(

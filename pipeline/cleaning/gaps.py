@@ -12,7 +12,9 @@ import ibis
 import ibis.expr.types as ir
 
 from pipeline.cleaning.config import CleanConfig
+from pipeline.cleaning.expressions import ended
 from pipeline.cleaning.rules import CODE
+from pipeline.cleaning.samples import Samples
 from pipeline.contracts.windows import WINDOW_SECONDS
 
 
@@ -24,41 +26,39 @@ class Column(NamedTuple):
     scale: float = 1.0
 
 
-def _missing_after(windows: ir.Table, key: str) -> ir.Table:
-    """Add ``following``, the next window of the same key, and ``lacking``, how many windows lie between."""
-    order = ibis.window(group_by=key, order_by="window")
-    windows = windows.mutate(following=windows.window.lead().over(order))
-    lacking = ((windows.following - windows.window) / WINDOW_SECONDS).cast("int64") - 1
-    return windows.mutate(lacking=lacking)
-
-
 def _between(windows: ir.Table, least: int, most: int) -> ir.Table:
-    """Repeat each row that is followed by a gap of ``least`` to ``most`` windows in each window of the gap."""
-    gaps = windows.filter(windows.lacking.between(least, most))
+    """Repeat each row whose ``following`` window is ``least`` to ``most`` windows late in each window of the gap."""
+    lacking = windows.following - windows.window
+    gaps = windows.filter(lacking.between((least + 1) * WINDOW_SECONDS, (most + 1) * WINDOW_SECONDS))
     lost = ibis.range(gaps.window + WINDOW_SECONDS, gaps.following, WINDOW_SECONDS).unnest()
-    return gaps.mutate(window=lost).drop("following", "lacking")
+    return gaps.mutate(window=lost).drop("following")
 
 
 def fill(long: ir.Table, config: CleanConfig) -> ir.Table:
     """Fill short gaps of each series with its statistics in the window before, with no samples."""
-    known = _missing_after(long.filter(long.mean.notnull()), "sid")
-    copies = _between(known, 1, config.fill_windows)
+    copies = _between(long, 1, config.fill_windows)
     zero = ibis.literal(0, "int64")
     copies = copies.mutate(increase=ibis.null("float64"), samples=zero, rows=zero, rejected=zero, repaired=zero)
+    long = long.drop("following")
     return ibis.union(long, copies.select(long.columns))
 
 
-def wide(long: ir.Table, series: ir.Table, columns: Mapping[str, Column], config: CleanConfig) -> ir.Table:
+def wide(long: ir.Table, samples: Samples, entity: str, columns: Mapping[str, Column], config: CleanConfig) -> ir.Table:
     """Turn one row a series into one row a ``thing`` and window, with the columns that tell its quality.
 
     ``often`` is how many samples a window has of what is scraped most. Things with a gap too long to fill but too short
     for them to be gone get empty rows, completeness 0.
     """
-    long = _with_expected(long, series, config)
+    series = samples.series
+    long = _with_expected(long, series.filter(series.entity == entity), config)
     values = {}
     for name, column in columns.items():
-        picked = [long[column.statistic].max(where=long.code == CODE[metric]) for metric in column.metrics]
-        values[name] = (ibis.coalesce(*picked) if len(picked) > 1 else picked[0]) * column.scale
+        picked = [
+            long[column.statistic].max(where=long.code == CODE[metric])
+            for metric in column.metrics
+            if metric in samples.present
+        ]
+        values[name] = ibis.coalesce(*picked) * column.scale if picked else ibis.null("float64")
     rows = long.group_by("thing", "window").agg(
         **values,
         samples=long.samples.sum(),
@@ -74,8 +74,7 @@ def wide(long: ir.Table, series: ir.Table, columns: Mapping[str, Column], config
 def _with_expected(long: ir.Table, series: ir.Table, config: CleanConfig) -> ir.Table:
     """Add ``thing``, ``code``, the samples ``expected`` of a series in a window, and ``due``: of all its thing has."""
     joined = long.inner_join(series, "sid")
-    long = joined.select(*[long[name] for name in long.columns], series.thing, series.family, series.code)
-    long = long.select(long.columns)  # ends the join: Ibis would take the next one for a part of it
+    long = ended(joined.select(*[long[name] for name in long.columns], series.thing, series.family, series.code))
     scraped = long.filter(long.samples > 0)
     if config.scrape_seconds is None:
         typical = scraped.group_by("family").agg(expected=scraped.samples.median())
@@ -88,7 +87,8 @@ def _with_expected(long: ir.Table, series: ir.Table, config: CleanConfig) -> ir.
 
 
 def _add_missing(rows: ir.Table, config: CleanConfig) -> ir.Table:
-    gaps = _between(_missing_after(rows, "thing"), 1, config.missing_windows)
+    order = ibis.window(group_by="thing", order_by="window")
+    gaps = _between(rows.mutate(following=rows.window.lead().over(order)), 1, config.missing_windows)
     empty = {name: ibis.null(rows.schema()[name]) for name in rows.columns if name not in ("thing", "window")}
     empty |= {
         "samples": ibis.literal(0, "int64"),

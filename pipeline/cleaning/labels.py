@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ibis.expr.types as ir
 
-from pipeline.cleaning.engine import Engine
+from pipeline.cleaning.expressions import ended, window_of
 from pipeline.cleaning.samples import Samples
-from pipeline.cleaning.series import window_of
 
 
-def sightings(engine: Engine, samples: Samples) -> ir.Table:
+def sightings(samples: Samples) -> ir.Table:
     """When each informative label set was seen in each window: its ``thing``, labels, ``window``, ``first``, ``last``.
 
     Info metrics exist to carry labels; only where pods have none is every pod sample read for its own.
@@ -29,8 +28,8 @@ def sightings(engine: Engine, samples: Samples) -> ir.Table:
         series.thing,
         *[telling[name].nullif("").name(name) for name in ("entity", "cluster", "node", "pod", "function", "detail")],
     )
-    told = told.select(told.columns)  # ends the join: Ibis would take the next one for a part of it
-    return engine.cache(seen.inner_join(told, "label").drop("label"))
+    told = ended(told)
+    return seen.inner_join(told, "label").drop("label")
 
 
 def places(seen: ir.Table) -> ir.Table:

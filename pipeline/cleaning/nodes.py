@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ibis
 import ibis.expr.types as ir
 
 from pipeline.cleaning.config import CleanConfig
+from pipeline.cleaning.expressions import ended, exact_sum
 from pipeline.cleaning.gaps import Column, wide
-from pipeline.cleaning.samples import named
-from pipeline.cleaning.series import exact_sum
+from pipeline.cleaning.samples import Samples, named
 from pipeline.contracts.windows import STATISTICS, UNITS
 
 GIB = 1 / 2**30
@@ -50,28 +49,23 @@ CARD_COLUMNS = {
 }
 
 
-def node_rows(long: ir.Table, series: ir.Table, details: ir.Table, config: CleanConfig) -> ir.Table:
+def node_rows(long: ir.Table, samples: Samples, details: ir.Table, config: CleanConfig) -> ir.Table:
     """Rows of ``nodes`` but for what their pods ask for and what they cost; ``details`` has the instance types."""
-    rows = _rows(long, series, details, config, "node", COLUMNS).rename(instance_type="detail")
+    rows = _rows(long, samples, details, config, "node", COLUMNS).rename(instance_type="detail")
     return rows.mutate(active=(rows.ready.fill_null(1.0) >= 0.5) & ((rows.samples > 0) | rows.filled)).drop("ready")
 
 
-def card_rows(long: ir.Table, series: ir.Table, details: ir.Table, config: CleanConfig) -> ir.Table:
+def card_rows(long: ir.Table, samples: Samples, details: ir.Table, config: CleanConfig) -> ir.Table:
     """Rows of ``cards``; ``details`` has the models."""
-    return _rows(long, series, details, config, "card", CARD_COLUMNS).rename(model="detail")
+    return _rows(long, samples, details, config, "card", CARD_COLUMNS).rename(model="detail")
 
 
 def _rows(
-    long: ir.Table,
-    series: ir.Table,
-    details: ir.Table,
-    config: CleanConfig,
-    entity: str,
-    columns: dict[str, Column],
+    long: ir.Table, samples: Samples, details: ir.Table, config: CleanConfig, entity: str, columns: dict[str, Column]
 ) -> ir.Table:
-    rows = wide(long, series.filter(series.entity == entity), columns, config).drop("often")
+    rows = wide(long, samples, entity, columns, config).drop("often")
     joined = rows.left_join(details, "thing").select(*[rows[name] for name in rows.columns], details.detail)
-    return named(joined.select(joined.columns), series, entity)
+    return named(ended(joined), samples.series, entity)
 
 
 def complete_nodes(nodes: ir.Table, pods: ir.Table, prices: ir.Table) -> ir.Table:
@@ -88,10 +82,3 @@ def complete_nodes(nodes: ir.Table, pods: ir.Table, prices: ir.Table) -> ir.Tabl
         asked.mem_requested_gib,
         prices.price_usd_per_hour,
     )
-
-
-def price_table(prices: dict[str, float]) -> ir.Table:
-    """Turn the price list into a table; an empty one when there is none."""
-    rows = [{"instance_type": kind, "price_usd_per_hour": price} for kind, price in sorted(prices.items())]
-    schema = {"instance_type": "string", "price_usd_per_hour": "float64"}
-    return ibis.memtable(rows, schema=ibis.schema(schema))

@@ -6,10 +6,10 @@ import ibis
 import ibis.expr.types as ir
 
 from pipeline.cleaning.config import CleanConfig
+from pipeline.cleaning.expressions import ended
 from pipeline.cleaning.gaps import Column, wide
 from pipeline.cleaning.nodes import GIB, MB, STATISTIC
-from pipeline.cleaning.samples import named
-from pipeline.cleaning.series import exact_sum
+from pipeline.cleaning.samples import Samples, named
 from pipeline.contracts.windows import STATISTICS, WINDOW_SECONDS
 
 USED = {
@@ -29,42 +29,49 @@ COLUMNS = {
 }
 
 
-def pod_rows(long: ir.Table, series: ir.Table, places: ir.Table, config: CleanConfig) -> ir.Table:
-    """Rows of ``pods`` but for what depends on nodes, events and requests."""
-    rows = wide(long, series.filter(series.entity == "pod"), COLUMNS, config)
-    joined = rows.left_join(places, ["thing", "window"])
-    rows = joined.select(*[rows[name] for name in rows.columns], places.node, places.several, places.function)
-    rows = rows.select(rows.columns)  # ends the join: Ibis would take the next one for a part of it
-    life = ibis.window(group_by="thing")
-    so_far = ibis.window(group_by="thing", order_by="window", preceding=(None, 0))
+def pod_rows(long: ir.Table, samples: Samples, places: ir.Table, config: CleanConfig) -> ir.Table:
+    """Rows of ``pods`` but for what depends on nodes, events and requests; ``outer`` marks the ends of a pod's life."""
+    rows = wide(long, samples, "pod", COLUMNS, config)
+    here = places.select("thing", "window", "several", at=ibis.ifelse(places.node.notnull(), places.window, None))
+    joined = rows.left_join(here, ["thing", "window"])
+    rows = ended(joined.select(*[rows[name] for name in rows.columns], here.at, here.several))
     # A label lost in some scrapes is the one before (before the first, the first); a function never changes.
-    rows = rows.mutate(known=rows.node.count().over(so_far), function=rows.function.max().over(life))
-    first = ibis.ifelse(rows.known == 1, rows.node, ibis.null("string")).max().over(life)
-    since = ibis.window(group_by=["thing", "known"])
+    order = {"group_by": "thing", "order_by": "window"}
+    life, first = ibis.window(**order), rows["at"].min().over(ibis.window(group_by="thing"))
+    upto, before = (rows["at"].max().over(ibis.window(**order, preceding=(None, end))) for end in (0, 1))
+    new, last = rows.window.lag().over(life).isnull(), rows.window.lead().over(life).isnull()
     rows = rows.mutate(
-        node=ibis.coalesce(rows.node.max().over(since), first), several=rows.several.fill_null(False)
-    ).drop("known")
-    before = rows.node.lag().over(ibis.window(group_by="thing", order_by="window"))
-    rows = rows.mutate(moved=rows.several | (before != rows.node).fill_null(False)).drop("several")
-    return named(rows, series, "pod")
+        at=ibis.coalesce(upto, first),
+        before=ibis.ifelse(new, None, ibis.coalesce(before, first)),
+        outer=new | last,
+    )
+    located = places.filter(places.node.notnull()).select("thing", "window", "node")
+    was = located.view()
+    owners = places.group_by("thing").agg(function=places.function.max())
+    joined = (
+        rows.left_join(located, [rows.thing == located.thing, rows["at"] == located.window])
+        .left_join(was, [rows.thing == was.thing, rows.before == was.window])
+        .left_join(owners, rows.thing == owners.thing)
+    )
+    kept = [rows[name] for name in rows.columns if name not in ("at", "before", "several")]
+    moved = rows.several.fill_null(False) | (was.node != located.node).fill_null(False)
+    return named(ended(joined.select(*kept, located.node, owners.function, moved=moved)), samples.series, "pod")
 
 
 def complete_pods(pods: ir.Table, nodes: ir.Table, handled: ir.Table) -> ir.Table:
     """Add what each pod gets: all cpu of its node shared in proportion to requests, memory as asked.
 
-    A pod that came or went inside the window counts for the part of it that it was there.
+    A pod that came or went inside the window counts for the part of it that it was there. ``nodes`` are complete.
     """
-    capacity = nodes.select("cluster", "node", "window", "cpu_capacity_cores")
-    joined = pods.left_join(capacity, ["cluster", "node", "window"]).left_join(handled, ["cluster", "pod", "window"])
-    rows = joined.select(*[pods[name] for name in pods.columns], capacity.cpu_capacity_cores, handled.requests_handled)
-    together = ibis.window(group_by=["cluster", "node", "window"])
-    asked = exact_sum(rows.cpu_request_cores * rows.present_ratio, together)
-    share = rows.cpu_capacity_cores * rows.cpu_request_cores / asked.nullif(0.0)
-    placed = rows.node.notnull()
-    return rows.mutate(
-        cpu_assigned_cores=ibis.ifelse(placed, share, ibis.null("float64")),
-        mem_assigned_gib=ibis.ifelse(placed, rows.mem_request_gib, ibis.null("float64")),
-    ).drop("cpu_capacity_cores")
+    there = nodes.select("cluster", "node", "window", "cpu_capacity_cores", "cpu_requested_cores")
+    joined = pods.left_join(there, ["cluster", "node", "window"]).left_join(handled, ["cluster", "pod", "window"])
+    share = there.cpu_capacity_cores * pods.cpu_request_cores / there.cpu_requested_cores.nullif(0.0)
+    return joined.select(
+        *[pods[name] for name in pods.columns],
+        handled.requests_handled,
+        cpu_assigned_cores=share,
+        mem_assigned_gib=ibis.ifelse(pods.node.notnull(), pods.mem_request_gib, None),
+    )
 
 
 WINDOWS_TO_BE_GONE = 2

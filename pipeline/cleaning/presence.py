@@ -5,7 +5,7 @@ from __future__ import annotations
 import ibis
 import ibis.expr.types as ir
 
-from pipeline.cleaning.series import SECOND_US, WINDOW_US, window_of
+from pipeline.cleaning.expressions import SECOND_US, WINDOW_US, window_of
 
 KEY = ["cluster", "pod", "window"]
 
@@ -43,9 +43,7 @@ def with_presence(pods: ir.Table, living: ir.Table) -> ir.Table:
     tellers = living.select("cluster").distinct().mutate(told=True)
     joined = pods.left_join(living, ["cluster", "pod"]).left_join(tellers, "cluster")
     rows = joined.select(*[pods[name] for name in pods.columns], living.begin, living.end, tellers.told)
-    order = ibis.window(group_by=["cluster", "pod"], order_by="window")
-    outer = rows.window.lag().over(order).isnull() | rows.window.lead().over(order).isnull()
-    scraped = ibis.ifelse(outer, rows.completeness, 1.0)
+    scraped = ibis.ifelse(rows.outer, rows.completeness, 1.0)
     overlap = _overlap(rows)
     # Clocks differ: a pod may be scraped a moment before it is created.
     by_events = ibis.ifelse(overlap > 0, overlap, rows.completeness)
@@ -54,7 +52,7 @@ def with_presence(pods: ir.Table, living: ir.Table) -> ir.Table:
     due = ibis.greatest((rows.present_ratio * rows.often).floor(), 1.0) / rows.often
     # In a gap nothing is known of it: the least of 1 and nothing would be 1.
     complete = ibis.least(1.0, (rows.completeness / due).fill_null(0.0))
-    return rows.mutate(completeness=complete).drop("begin", "end", "told", "often")
+    return rows.mutate(completeness=complete).drop("begin", "end", "told", "often", "outer")
 
 
 def with_unseen(pods: ir.Table, living: ir.Table, requests: ir.Table) -> ir.Table:

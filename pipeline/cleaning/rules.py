@@ -133,6 +133,17 @@ def value_rule(value: ir.FloatingColumn, never_zero: ir.BooleanColumn, largest: 
     )
 
 
+def value_is_good(
+    value: ir.FloatingColumn, never_zero: ir.BooleanColumn, largest: ir.FloatingColumn
+) -> ir.BooleanColumn:
+    """Tell whether a value breaks no rule: as :func:`value_rule`, which takes five times as long to name the rule.
+
+    Both engines hold NaN to be larger than any number. A row that the two judge differently would be missing in the
+    account, which is an error.
+    """
+    return (value >= 0) & (value <= largest) & (value <= MAX_VALUE) & ((value > 0) | ~never_zero)
+
+
 def _not_a_size(column: ir.FloatingColumn) -> ir.BooleanColumn:
     """NaN, infinite or negative; a missing size is allowed."""
     return column.notnull() & (column.isnan() | column.isinf() | (column < 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import ibis
 import ibis.expr.types as ir
@@ -11,12 +12,13 @@ from pipeline.cleaning import quarantine, units
 from pipeline.cleaning.account import Account
 from pipeline.cleaning.config import CleanConfig
 from pipeline.cleaning.engine import Engine
+from pipeline.cleaning.expressions import SECOND_US
 from pipeline.cleaning.samples import LABELS, Samples, label_sets, labelled, numbers, row_rule, series_table
-from pipeline.cleaning.series import SECOND_US, counters, gauges, intervals, unique_samples
+from pipeline.cleaning.series import LONG, STEPS, counter_steps, counter_windows, gauge_windows, sample_windows
 
 
 class SampleCleaner:
-    """The steps from raw samples to ``long``.
+    """The steps from raw samples to ``long``: :meth:`number`, then :meth:`run`.
 
     Args:
         engine: Where to run.
@@ -38,38 +40,11 @@ class SampleCleaner:
         self._put_aside, self._config = put_aside, config
         self._margin_us = config.margin_seconds * SECOND_US
 
-    def run(self, own: ir.Table, near: ir.Table | None) -> tuple[Samples, ir.Table]:
-        """Clean the day's own rows, with the help of those near midnight on either side."""
-        cache = self._engine.cache
-        labels, rows = self._number(own, near)
-        own = labelled(own, labels)
-        series = series_table(self._engine, labels)
-        found = self._engine.arrow(series.select("sid", "metric", "counter")).to_pylist()
-        samples = Samples(rows, labels, series, frozenset(row["metric"] for row in found))
-        first_counter = min((row["sid"] for row in found if row["counter"]), default=2**31 - 1)
-        level = rows.filter(rows.sid < first_counter)
-        rising = unique_samples(self._engine, rows.filter(rows.sid >= first_counter))
-        level = level.mutate(rejected=ibis.literal(False), repaired=level.renamed)
-        steps = intervals(rising, self._margin_us)
-        long = cache(ibis.union(gauges(self._engine, level), counters(steps)))
+    def number(self, own: ir.Table, near: ir.Table | None) -> Samples:
+        """Give label sets and series their ids, and keep the rows that break no rule as numbers.
 
-        stats = cache(units.summaries(long, series))
-        scales = cache(units.scales(stats, self._config))
-        if self._any(scales):
-            long = cache(units.apply_scales(long, scales))
-            self._count_scaled(long, scales)
-        doubtful = cache(units.suspects(stats, scales))
-        if self._any(doubtful):
-            long = self._judge(own, long, level, rising, doubtful)
-        jumped = long.filter((long.rejected > 0) & (long.sid >= first_counter)).anti_join(doubtful, "sid")
-        if self._any(jumped):
-            again = intervals(rising.semi_join(jumped, "sid"), self._margin_us)
-            self._reject(own, again, "clock_jump", copies=False)
-        self._count(long)
-        return samples, long
-
-    def _number(self, own: ir.Table, near: ir.Table | None) -> tuple[ir.Table, ir.Table]:
-        """Give label sets and series their ids, and keep the rows that break no rule as numbers."""
+        ``own`` are the day's own rows, ``near`` those of the days on either side.
+        """
         low, high = self._span_us
         everything = own.select(LABELS)
         if near is not None:
@@ -78,26 +53,56 @@ class SampleCleaner:
             )
             everything = ibis.union(everything, near.select(LABELS))
         labels = label_sets(self._engine, everything)
-        marked = labelled(own, labels)
-        rows = numbers(marked, self._span_us)
-        if near is not None:
-            around = (low - self._margin_us, high + self._margin_us)
-            rows = ibis.union(rows, numbers(labelled(near, labels), around))
-        rows = self._engine.cache(rows)
+        self._own, self._near = labelled(own, labels), None if near is None else labelled(near, labels)
+        series = series_table(self._engine, labels)
+        found = self._engine.arrow(series.select("sid", "metric", "counter")).to_pylist()
+        self._first_counter = min((row["sid"] for row in found if row["counter"]), default=2**31 - 1)
+        rows = numbers(self._own, self._span_us)
+        if self._near is not None:
+            rows = ibis.union(rows, numbers(self._near, (low - self._margin_us, high + self._margin_us)))
+        return Samples(rows, labels, series, frozenset(row["metric"] for row in found))
+
+    def run(self, samples: Samples) -> ir.Table:
+        """Sum the samples up."""
+        cache, first_counter = self._engine.cache, self._first_counter
+        rows, series = cache(samples.rows, "samples"), samples.series
+        self._count_rows(rows)
+        level, rising = rows.filter(rows.sid < first_counter), rows.filter(rows.sid >= first_counter)
+        windows = partial(sample_windows, first_counter=first_counter, max_interval_us=self._margin_us)
+        long = self._engine.by_series(rows.select("sid", "t", "value", "renamed"), windows, LONG)
+
+        stats = cache(units.summaries(long, series))
+        scales = cache(units.scales(stats, self._config))
+        if self._any(scales):
+            long = cache(units.apply_scales(long, scales))
+            self._count_scaled(long, scales)
+        doubtful = cache(units.suspects(stats, scales))
+        if self._any(doubtful):
+            long = self._judge(long, level, rising, doubtful)
+        jumped = long.filter((long.rejected > 0) & (long.sid >= first_counter)).anti_join(doubtful, "sid")
+        if self._any(jumped):
+            self._reject(self._steps(rising, jumped), "clock_jump", copies=False)
+        self._count(long)
+        return long
+
+    def _count_rows(self, rows: ir.Table) -> None:
         good = self._today(rows)
         count = self._one(good.agg(rows=good.count(), renamed=good.renamed.cast("int64").sum()))
         self._account.put_right({"renamed": count["renamed"]})
         if count["rows"] < self._account.rows_in:
-            self._put_aside(quarantine.broken("samples", marked, row_rule(marked, self._span_us)))
-        return labels, rows
+            self._put_aside(quarantine.broken("samples", self._own, row_rule(self._own, self._span_us)))
 
-    def _judge(self, own: ir.Table, long: ir.Table, level: ir.Table, rising: ir.Table, doubtful: ir.Table) -> ir.Table:
+    def _judge(self, long: ir.Table, level: ir.Table, rising: ir.Table, doubtful: ir.Table) -> ir.Table:
         """Sum doubtful series up again, sample by sample."""
         cache, config = self._engine.cache, self._config
         judged = cache(units.judged_gauges(level, doubtful, config))
-        steps = intervals(rising.semi_join(doubtful, "sid"), self._margin_us)
-        steps = cache(units.judged_intervals(steps, doubtful, config))
-        parts = [long.anti_join(doubtful, "sid"), gauges(self._engine, judged), counters(steps)]
+        steps = cache(units.judged_intervals(self._steps(rising, doubtful), doubtful, config))
+        samples = judged.select("sid", "t", "value", "rejected", "repaired")
+        again = [
+            self._engine.by_series(samples, gauge_windows, LONG),
+            self._engine.by_series(steps.select(STEPS.names), counter_windows, LONG),
+        ]
+        parts = [long.anti_join(doubtful, "sid"), *again]
         long = cache(ibis.union(*[part.select(long.columns) for part in parts]))
         for rows, copies in ((self._today(judged), True), (self._today(steps), False)):
             right = rows.filter(rows.repair.notnull() & ~rows.rejected)
@@ -105,18 +110,22 @@ class SampleCleaner:
             self._account.put_right({row["repair"]: row["count"] for row in counts})
             over = rows.filter(rows.over)
             if self._any(over):
-                self._reject(own, over.mutate(rejected=ibis.literal(True)), "over_capacity", copies=copies)
+                self._reject(over.mutate(rejected=ibis.literal(True)), "over_capacity", copies=copies)
         jumped = steps.filter(steps.rejected & ~steps.over)
         if self._any(jumped):
-            self._reject(own, jumped, "clock_jump", copies=False)
+            self._reject(jumped, "clock_jump", copies=False)
         return long
 
-    def _reject(self, own: ir.Table, rows: ir.Table, rule: str, *, copies: bool) -> None:
+    def _steps(self, rising: ir.Table, of: ir.Table) -> ir.Table:
+        rows = rising.semi_join(of, "sid").select("sid", "t", "value", "renamed")
+        return self._engine.by_series(rows, partial(counter_steps, max_interval_us=self._margin_us), STEPS)
+
+    def _reject(self, rows: ir.Table, rule: str, *, copies: bool) -> None:
         """Put the raw rows of rejected samples aside."""
         bad = self._today(rows.filter(rows.rejected))
         value = bad.raw if "raw" in bad.columns else bad.value
         bad = bad.select("sid", "t", value=value, rule=ibis.literal(rule)).distinct()
-        self._put_aside(quarantine.rejected(own, bad, copies=copies))
+        self._put_aside(quarantine.rejected(self._own, bad, copies=copies))
 
     def _count_scaled(self, long: ir.Table, scales: ir.Table) -> None:
         whole = self._today(long).inner_join(scales, "sid").select("samples", "repair")

@@ -13,6 +13,7 @@ import ibis.expr.types as ir
 
 from pipeline.cleaning import rules
 from pipeline.cleaning.engine import Engine
+from pipeline.cleaning.expressions import ended
 
 LABELS = ["cluster", "metric", "node", "pod", "function", "card", "detail", "le"]
 KEYS: dict[str, tuple[str, ...]] = {
@@ -75,7 +76,7 @@ def label_sets(engine: Engine, rows: ir.Table) -> ir.Table:
         label=ibis.row_number().over(ibis.window(order_by=everything)).cast("int32"),
         sid=ibis.dense_rank().over(ibis.window(order_by=identity)).cast("int32"),
     )
-    return engine.cache(numbered)
+    return engine.cache(numbered, "labels")
 
 
 def series_table(engine: Engine, labels: ir.Table) -> ir.Table:
@@ -100,7 +101,8 @@ def series_table(engine: Engine, labels: ir.Table) -> ir.Table:
         series.mutate(
             thing=ibis.dense_rank().over(ibis.window(order_by=order)).cast("int32"),
             family=ibis.dense_rank().over(ibis.window(order_by=["cluster", "metric"])).cast("int32"),
-        )
+        ),
+        "series",
     )
 
 
@@ -112,7 +114,7 @@ def named(rows: ir.Table, series: ir.Table, entity: str) -> ir.Table:
     joined = rows.inner_join(things, "thing").select(
         *[rows[name] for name in rows.columns if name != "thing"], *[things[name] for name in keys]
     )
-    return joined.select(joined.columns)  # ends the join: Ibis would take the next one for a part of it
+    return ended(joined)
 
 
 def labelled(rows: ir.Table, labels: ir.Table) -> ir.Table:
@@ -139,4 +141,6 @@ def row_rule(rows: ir.Table, span_us: tuple[int, int]) -> ir.StringColumn:
 
 def numbers(rows: ir.Table, span_us: tuple[int, int]) -> ir.Table:
     """Keep labelled rows that break no rule, as numbers."""
-    return rows.filter(row_rule(rows, span_us).isnull()).select("label", "sid", "t", "value", "renamed")
+    good = ~rules.outside(rows.t, span_us) & rows.label_rule.isnull()
+    good &= rules.value_is_good(rows.value, rows.never_zero, rows.largest)
+    return rows.filter(good).select("label", "sid", "t", "value", "renamed")

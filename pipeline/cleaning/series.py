@@ -2,182 +2,147 @@
 
 A gauge counts in the window its sample lies in. A counter counts where its *interval* lies: the increase between two
 samples is split over the windows it spans, in proportion to time, so scrapes need not divide 300 s and no increase is
-lost at a border. Times are integers (microseconds, windows in seconds), so that engines agree exactly.
+lost at a border.
 
-The result is ``long``: one row a series and window with ``mean``, ``p95``, ``peak``, ``lowest``, ``increase`` (of
-counters), and counts: ``samples`` (used), ``rows`` (before merging copies), ``rejected`` and ``repaired``.
+This is the one step that looks at every sample beside its neighbours. It is a function of arrays that every engine
+runs as it is (``Engine.by_series``): a sort and a dozen passes of an engine are one loop here. Samples are taken in
+order of time, so that a day comes out the same to the last bit however its rows came in.
 """
 
 from __future__ import annotations
 
-import ibis
-import ibis.expr.types as ir
+from concurrent.futures import ThreadPoolExecutor
 
-from pipeline.cleaning.engine import Engine
-from pipeline.contracts.windows import WINDOW_SECONDS
+import numpy as np
+import pyarrow as pa
 
-SECOND_US = 1_000_000
-WINDOW_US = WINDOW_SECONDS * SECOND_US
-SLOTS = 50
-"""Parts of a window, six seconds each, of which those with a sample are marked; sums of as many bits are exact."""
+from pipeline.cleaning.expressions import SECOND_US, WINDOW_US
+from pipeline.cleaning.kernels import (
+    Array,
+    count_windows,
+    following,
+    intervals,
+    merge,
+    order,
+    sum_counters,
+    sum_gauges,
+)
 
-
-def window_of(t: ir.IntegerColumn) -> ir.IntegerColumn:
-    """Start of the window, in seconds since 1970: floor(epoch / 300) x 300."""
-    return ((t - t % WINDOW_US) / SECOND_US).cast("int64")
-
-
-def exact_sum(values: ir.FloatingColumn, over: ibis.expr.builders.WindowBuilder | None = None) -> ir.FloatingValue:
-    """Add numbers up, the same to the last bit in any order: threads and engines take rows as they come."""
-    total = values.cast("decimal(38, 12)").sum()
-    return (total if over is None else total.over(over)).cast("float64")
-
-
-def exact_mean(values: ir.FloatingColumn) -> ir.FloatingScalar:
-    """Mean of the numbers that are not null, the same in any order."""
-    return exact_sum(values) / values.count().nullif(0)
-
-
-@ibis.udf.agg.builtin(name="bit_or", signature=(("int64",), "int64"))
-def _together(marks):  # type: ignore[no-untyped-def]
-    """All bits that are set in any of the values (a function of both engines that Ibis knows of one)."""
-
-
-def _crowded(t: ir.IntegerColumn, where: ir.BooleanValue) -> ir.BooleanScalar:
-    """Tell whether two samples of a group lie in one slot of a window: only there can a time be doubled.
-
-    Looking at each time costs as much as all the rest. Marks that are all different add up to what they are together.
-    """
-    mark = ibis.literal(2.0) ** (t % WINDOW_US // (WINDOW_US // SLOTS))
-    mark = ibis.ifelse(where, mark, ibis.null("float64"))
-    return (mark.sum() != _together(mark.cast("int64")).cast("float64")).fill_null(False)
-
-
-def gauges(engine: Engine, rows: ir.Table) -> ir.Table:
-    """Statistics of gauges; of equal times the largest value counts.
-
-    ``rows`` has ``sid``, ``t``, ``value`` and booleans ``rejected`` and ``repaired``. Few windows hold a time twice:
-    all are summed up as they are first, and only those that may are summed up again without copies.
-    """
-    rows = rows.mutate(window=window_of(rows.t))
-    first = engine.cache(_summed(rows, crowded=_crowded(rows.t, ~rows.rejected)))
-    doubled = first.filter(first.crowded).select("sid", "window")
-    again = rows.semi_join(doubled, ["sid", "window"])
-    good = again.filter(~again.rejected)
-    unique = good.group_by("sid", "window", "t").agg(value=good.value.max(), repaired=good.repaired.any())
-    second = _summed(unique.mutate(rejected=ibis.literal(False))).drop("rows", "rejected")
-    counts = first.select("sid", "window", "rows", "rejected")
-    once = first.anti_join(doubled, ["sid", "window"]).drop("crowded")
-    return ibis.union(once, second.inner_join(counts, ["sid", "window"]).select(once.columns))
+STATISTICS = ("mean", "p95", "peak", "lowest", "increase")
+COUNTS = ("samples", "rows", "rejected", "repaired")
+LONG = pa.schema(
+    [
+        pa.field("sid", pa.int32()),
+        pa.field("window", pa.int64()),
+        *[pa.field(name, pa.float64()) for name in STATISTICS],
+        *[pa.field(name, pa.int64()) for name in COUNTS],
+        pa.field("following", pa.int64()),
+    ]
+)
+"""One row a series and window; ``increase`` is of counters. ``samples`` are those used, ``rows`` those before copies
+were merged, ``rejected`` and ``repaired`` parts of them. ``following``, in rows that have a mean, is the next window of
+the series that has one too."""
+STEPS = pa.schema(
+    [
+        pa.field("sid", pa.int32()),
+        pa.field("t", pa.int64()),
+        pa.field("value", pa.float64()),
+        pa.field("rows", pa.int64()),
+        pa.field("rejected", pa.bool_()),
+        pa.field("repaired", pa.bool_()),
+        pa.field("rate", pa.float64()),
+        pa.field("start_t", pa.int64()),
+    ]
+)
+"""One row a counter's sample, copies merged: its ``rate`` holds for the interval ``(start_t, t]``."""
 
 
-def _summed(rows: ir.Table, **more: ir.Scalar) -> ir.Table:
-    good = ~rows.rejected
-    value = ibis.ifelse(good, rows.value, ibis.null("float64"))
-    return rows.group_by("sid", "window").agg(
-        # Rounding may lift the mean of equal values above them by one bit.
-        mean=ibis.least(exact_mean(value), value.max()),
-        p95=rows.value.quantile(0.95, where=good),
-        peak=value.max(),
-        lowest=rows.value.min(where=good),
-        increase=ibis.null("float64"),
-        samples=rows.count(where=good),
-        rows=rows.count(),
-        rejected=rows.count(where=rows.rejected),
-        repaired=rows.count(where=good & rows.repaired),
-        **more,
-    )
+Columns = dict[str, Array]
 
 
-def unique_samples(engine: Engine, rows: ir.Table) -> ir.Table:
-    """Merge samples of equal times, the largest value counts: ``sid``, ``t``, ``value``, ``rows``, ``repaired``."""
-    rows = rows.mutate(window=window_of(rows.t))
-    windows = rows.group_by("sid", "window").agg(crowded=_crowded(rows.t, where=ibis.literal(True)))
-    doubled = engine.cache(windows.filter(windows.crowded).select("sid", "window"))
-    again = rows.semi_join(doubled, ["sid", "window"])
-    merged = again.group_by("sid", "t").agg(value=again.value.max(), rows=again.count(), repaired=again.renamed.any())
-    once = rows.anti_join(doubled, ["sid", "window"])
-    once = once.select("sid", "t", "value", rows=ibis.literal(1, "int64"), repaired=once.renamed)
-    return ibis.union(once, merged)
+def sample_windows(rows: pa.Table, first_counter: int, max_interval_us: int) -> pa.Table:
+    """Statistics of gauges (ids below ``first_counter``) and counters; ``rows``: ``sid, t, value, renamed``."""
+    ordered = _arranged(rows)
+    level = int(np.searchsorted(ordered["sid"], np.int32(first_counter)))
+    gauges = {name: values[:level] for name, values in ordered.items()}
+    counters = {name: values[level:] for name, values in ordered.items()}
+    gauges |= {"repaired": gauges["renamed"], "rejected": np.zeros(level, bool)}
+    with ThreadPoolExecutor(1) as other:  # loops that are compiled do not hold Python's lock
+        later = other.submit(_counters, counters, max_interval_us)
+        return pa.concat_tables([_gauges(gauges), later.result()])
 
 
-def intervals(unique: ir.Table, max_interval_us: int) -> ir.Table:
-    """Turn a counter's :func:`unique_samples` into intervals ``(start_t, t]`` with rates; marks samples that jumped.
-
-    A reset (the counter starts again at zero) makes the sample's own value the increase. A sample out of line with
-    both neighbours, where a reset is less likely than a clock that jumped or a wrong copy, is ``rejected`` and the
-    interval of the next one begins at the sample before it.
-    """
-    order = ibis.window(group_by="sid", order_by="t")
-    seen = unique.mutate(
-        before=unique.value.lag().over(order),
-        before_t=unique.t.lag().over(order),
-        earlier=unique.value.lag(2).over(order),
-        earlier_t=unique.t.lag(2).over(order),
-        after=unique.value.lead().over(order),
-        later=unique.value.lead(2).over(order),
-    )
-    skip = _jumped(seen.earlier, seen.before, seen.value, seen.after)
-    seen = seen.mutate(
-        rejected=_jumped(seen.before, seen.value, seen.after, seen.later),
-        start=ibis.ifelse(skip, seen.earlier, seen.before),
-        start_t=ibis.ifelse(skip, seen.earlier_t, seen.before_t),
-    )
-    usable = (~seen.rejected & (seen.t - seen.start_t <= max_interval_us)).fill_null(False)
-    increase = ibis.ifelse(seen.value >= seen.start, seen.value - seen.start, seen.value)
-    return seen.select(
-        "sid",
-        "t",
-        "value",
-        "rows",
-        "rejected",
-        "repaired",
-        rate=ibis.ifelse(usable, increase / (seen.t - seen.start_t) * SECOND_US, ibis.null("float64")),
-        start_t=ibis.ifelse(usable, seen.start_t, seen.t),
-    )
+def gauge_windows(rows: pa.Table) -> pa.Table:
+    """Statistics of gauges whose samples were judged: ``sid, t, value, rejected, repaired``."""
+    return _gauges(_arranged(rows))
 
 
-def _jumped(
-    before: ir.FloatingColumn, value: ir.FloatingColumn, after: ir.FloatingColumn, later: ir.FloatingColumn
-) -> ir.BooleanColumn:
-    """Tell whether a counter's sample is out of line: lower or higher than both neighbours, which agree.
-
-    A real reset drops to near zero (so the next increase exceeds the value); a real burst before a real reset exceeds
-    what comes after it. Neither is taken for a jump. Where the counter goes on above a high sample, it is the low one
-    after it that jumped.
-    """
-    dip = (value < before) & (before <= after) & (after - value < value)
-    spike = (value > after) & (after >= before) & (value - before < after) & (value > later.fill_null(0.0))
-    return (dip | spike).fill_null(False)
+def counter_steps(rows: pa.Table, max_interval_us: int) -> pa.Table:
+    """Intervals of counters, samples that jumped marked (:data:`STEPS`); ``rows``: ``sid, t, value, renamed``."""
+    return _table(_steps(_arranged(rows), max_interval_us), STEPS)
 
 
-def counters(steps: ir.Table) -> ir.Table:
-    """Statistics of the rates of :func:`intervals` in each window, and the increase that falls into it."""
-    steps = steps.mutate(first=window_of(steps.start_t), last=window_of(steps.t))
-    columns = ["sid", "window", "rate", "weight", "own", "rows", "rejected", "repaired"]
-    inside = steps.filter(steps["first"] == steps["last"])
-    inside = inside.mutate(window=inside["last"], weight=inside.t - inside.start_t, own=ibis.literal(True))
-    across = steps.filter(steps["first"] != steps["last"])
-    # A usable interval is bounded, so it touches a bounded number of windows.
-    touched = ibis.range(across["first"], across["last"] + WINDOW_SECONDS, WINDOW_SECONDS)
-    across = across.mutate(window=touched.unnest())
-    begin = ibis.greatest(across.start_t, across.window * SECOND_US)
-    end = ibis.least(across.t, (across.window + WINDOW_SECONDS) * SECOND_US)
-    across = across.mutate(weight=end - begin, own=across.window == across["last"])
-    pieces = ibis.union(inside.select(columns), across.select(columns))
-    timed, own = pieces.weight > 0, pieces.own
-    weight = pieces.weight.sum(where=pieces.rate.notnull())
-    amount = exact_sum(pieces.rate * pieces.weight / SECOND_US)
-    peak = pieces.rate.max(where=timed)
-    return pieces.group_by("sid", "window").agg(
-        # Rounding may lift the weighted mean of equal rates above them by one bit.
-        mean=ibis.least(amount * SECOND_US / weight.nullif(0), peak),
-        p95=pieces.rate.quantile(0.95, where=timed),
-        peak=peak,
-        lowest=pieces.rate.min(where=timed),
-        increase=amount,
-        samples=pieces.count(where=own & ~pieces.rejected),
-        rows=pieces.rows.sum(where=own).fill_null(0),
-        rejected=pieces.count(where=own & pieces.rejected),
-        repaired=pieces.count(where=own & pieces.repaired),
-    )
+def counter_windows(steps: pa.Table) -> pa.Table:
+    """Statistics of counters from their intervals (:data:`STEPS`)."""
+    return _of_steps(_arranged(steps))
+
+
+def _counters(ordered: Columns, max_interval_us: int) -> pa.Table:
+    return _of_steps(_steps(ordered, max_interval_us))
+
+
+def _arranged(rows: pa.Table) -> Columns:
+    """Columns of a table in order of series, then time."""
+    columns = {name: rows[name].to_numpy() for name in rows.column_names}
+    sid, t = columns["sid"], columns["t"]
+    if not sid.size:
+        return columns
+    low_t = int(t.min()) // WINDOW_US * WINDOW_US
+    windows = (int(t.max()) - low_t) // WINDOW_US + 1
+    low_sid = int(sid.min())
+    places = order(sid, t, low_sid, int(sid.max()) - low_sid + 1, low_t, windows)
+    return {name: values[places] for name, values in columns.items()}
+
+
+def _table(columns: Columns, schema: pa.Schema) -> pa.Table:
+    """Make a table of arrays; a number that is none is null."""
+    arrays = [pa.array(columns[field.name], from_pandas=True).cast(field.type) for field in schema]
+    return pa.table(arrays, schema=schema)
+
+
+def _gauges(ordered: Columns) -> pa.Table:
+    sid, t = ordered["sid"], ordered["t"]
+    columns = _empty_long(count_windows(sid, t, t))
+    sum_gauges(sid, t, ordered["value"], ordered["rejected"], ordered["repaired"], *columns.values())
+    return _long(columns)
+
+
+def _steps(ordered: Columns, max_interval_us: int) -> Columns:
+    sid, t, value, rows, repaired = merge(ordered["sid"], ordered["t"], ordered["value"], ordered["renamed"])
+    rejected, rate, start_t = intervals(sid, t, value, max_interval_us)
+    return dict(zip(STEPS.names, (sid, t, value, rows, rejected, repaired, rate, start_t), strict=True))
+
+
+def _of_steps(steps: Columns) -> pa.Table:
+    sid, t, start_t = steps["sid"], steps["t"], steps["start_t"]
+    columns = _empty_long(count_windows(sid, t, start_t))
+    flags = (steps["rows"], steps["rejected"], steps["repaired"])
+    found = sum_counters(sid, t, start_t, steps["rate"], *flags, *columns.values())
+    return _long({name: values[..., :found] for name, values in columns.items()})
+
+
+def _empty_long(size: int) -> Columns:
+    return {
+        "sid": np.empty(size, np.int32),
+        "window": np.empty(size, np.int64),
+        "statistics": np.full((len(STATISTICS), size), np.nan),
+        "counts": np.zeros((len(COUNTS), size), np.int64),
+    }
+
+
+def _long(columns: Columns) -> pa.Table:
+    named = {"sid": columns["sid"], "window": columns["window"] // SECOND_US}
+    named |= dict(zip(STATISTICS, columns["statistics"], strict=True))
+    named |= dict(zip(COUNTS, columns["counts"], strict=True))
+    named["following"] = following(named["sid"], named["window"], named["mean"])
+    return _table(named, LONG)

@@ -10,6 +10,7 @@ import ibis
 import ibis.expr.types as ir
 
 from pipeline.cleaning.config import CleanConfig
+from pipeline.cleaning.expressions import ended
 from pipeline.cleaning.rules import MAX_NODE_CORES
 
 SMALLEST_MEM_BYTES = float(2**22)
@@ -51,7 +52,7 @@ def summaries(long: ir.Table, series: ir.Table) -> ir.Table:
     )
     names = [series[name] for name in ("metric", "entity", "cluster", "node", "card")]
     joined = stats.inner_join(series, "sid").select(*[stats[name] for name in stats.columns], *names)
-    return joined.select(joined.columns)  # ends the join: Ibis would take the next one for a part of it
+    return ended(joined)
 
 
 def scales(stats: ir.Table, config: CleanConfig) -> ir.Table:
@@ -91,7 +92,7 @@ def suspects(stats: ir.Table, found: ir.Table) -> ir.Table:
     scale = found.scale.fill_null(1.0)
     changed = {name: (stats[name] * scale).name(name) for name in ("typical", "told", "peak", "lowest")}
     stats = joined.select(*[changed.get(name, stats[name]) for name in stats.columns])
-    stats = stats.select(stats.columns)  # ends the join: Ibis would take the next one for a part of it
+    stats = ended(stats)
     stats = _with_bounds(stats, _capacity_scales(stats))
     over = stats.peak > stats.bound * SLACK
     fell = (stats.metric == "node_mem_used_bytes") & (stats.lowest > 0) & (stats.lowest < stats.typical / MUCH_LESS)

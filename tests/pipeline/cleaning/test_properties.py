@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.cleaning.config import CleanConfig
-from pipeline.cleaning.day import RawDay, clean_day, nothing_earlier
+from pipeline.cleaning.day import RawDay, clean_day
 from pipeline.cleaning.engine import Engine
+from pipeline.cleaning.tables import EARLIER
 from pipeline.contracts.raw import METRICS
 from pipeline.contracts.windows import KEYS
 
@@ -55,7 +56,7 @@ def test_every_row_is_accounted_for_and_windows_are_sound(
     rows["samples"] += data.draw(sample_rows(healthy))
     raw = healthy.write(tmp_path / "raw", {"c": rows})
     files = {table: sorted(raw.glob(f"{table}/*/*/*.parquet")) for table in ("samples", "requests", "events")}
-    cleaned = clean_day(engine, RawDay(healthy.day, files), {}, nothing_earlier(), CleanConfig())
+    cleaned = clean_day(engine, RawDay(healthy.day, files), {}, EARLIER.empty_table(), CleanConfig())
     account = cleaned.accounts["samples"]
     assert account.rows_in == sum(pq.read_metadata(file).num_rows for file in files["samples"])
     account.check("samples")
