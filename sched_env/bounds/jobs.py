@@ -1,4 +1,4 @@
-"""Bounds of ``jobs``: makespan and mean completion that no schedule can beat, and optima of small exclusive ones.
+"""Bounds of ``jobs``: makespan and mean completion that no schedule can beat (optima: ``jobs_optimum``).
 
 The lower bounds relax the problem in two ways. A *fluid*: in every instant a card works on some set of models that
 fits it, at the speeds of that set; any mix of sets is allowed. Its linear program gives each epoch of a model a price
@@ -29,9 +29,6 @@ from sched_env.jobs.vector import CpnVectorEnv, Workload
 from sched_env.scenarios import Scenario
 from sched_env.traces.tables_jobs import Floats, Indices, RuntimeTable
 from sched_env.vector import PlacementVectorEnv
-
-MOST_JOBS, MOST_CARDS = 12, 6
-"""Size up to which :func:`exclusive_optimum` is solved exactly in a moment."""
 
 
 class Bounds(NamedTuple):
@@ -79,7 +76,7 @@ def lower(scenario: CpnScenario, workload: Workload, start: int = 0) -> Bounds:
     Raises:
         ConfigError: When attempts can fail: a job that is lost leaves early, which no bound on completions survives.
     """
-    problem = _problem(scenario, workload, start)
+    problem = problem_of(scenario, workload, start)
     rows = problem.queue.rows[problem.rows]
     links = problem.queue.links[problem.rows]
     arrival = rows[:, ARRIVAL]
@@ -107,7 +104,12 @@ def _loses_jobs(scenario: CpnScenario) -> bool:
     return scenario.failure_rate > 0.0 or scenario.memory_check == "total"
 
 
-def _problem(scenario: CpnScenario, workload: Workload, start: int) -> Problem:
+def problem_of(scenario: CpnScenario, workload: Workload, start: int) -> Problem:
+    """Make the episode from a row ready.
+
+    Raises:
+        ConfigError: When attempts can fail, or no job of it fits an empty card.
+    """
     if _loses_jobs(scenario):
         raise ConfigError("attempts can fail in this scenario", "failure_rate 0 and memory_check free, for a bound")
     runtime = workload.runtime
@@ -140,18 +142,18 @@ def _fastest(problem: Problem) -> Floats:
     rows, links = problem.queue.rows[problem.rows], problem.queue.links[problem.rows]
     K, T = problem.seconds.shape[:2]
     company = problem.seconds.reshape(K, T, -1).min(axis=2)  # all companies, also those that never fit: still valid
-    times = _delay(problem) + rows[:, EPOCHS, None] * company[links[:, MODEL]][:, problem.cards.type]
-    fastest: Floats = np.where(_room(problem), times, np.inf).min(axis=1)
+    times = delay_s(problem) + rows[:, EPOCHS, None] * company[links[:, MODEL]][:, problem.cards.type]
+    fastest: Floats = np.where(holds(problem), times, np.inf).min(axis=1)
     return fastest
 
 
-def _delay(problem: Problem) -> Floats:
+def delay_s(problem: Problem) -> Floats:
     """Return the seconds [jobs, cards] from the decision for a card until the job computes there."""
     rows, links = problem.queue.rows[problem.rows], problem.queue.links[problem.rows]
     return problem.fixed_s + rows[:, DATA, None] * problem.cards.seconds_per_gb[links[:, ORIGIN]][:, problem.cards.node]
 
 
-def _room(problem: Problem) -> NDArray[np.bool_]:
+def holds(problem: Problem) -> NDArray[np.bool_]:
     """Return which jobs [jobs, cards] an empty card has the memory for."""
     needs = problem.queue.shapes[problem.queue.links[problem.rows, SHAPE], 0]
     room: NDArray[np.bool_] = problem.cards.mem - problem.gpu_margin >= needs[:, None]
@@ -271,67 +273,3 @@ def shortest_remaining_first(release: Floats, sizes: Floats) -> Floats:
             heapq.heappush(queue, (left - (until - now), job))
             now = until
     return ends
-
-
-def exclusive_optimum(scenario: CpnScenario, workload: Workload, start: int = 0) -> Bounds:
-    """Return the least makespan and the least mean completion (not at once) with one job a card, all submitted at once.
-
-    Limits of nodes are left out; where they do not bind, the optimum is exact, otherwise still a lower bound.
-
-    Raises:
-        ConfigError: When the episode is larger than ``MOST_JOBS`` x ``MOST_CARDS``, jobs come one after another or
-            may be withdrawn.
-    """
-    problem = _problem(scenario, workload, start)
-    rows, links = problem.queue.rows[problem.rows], problem.queue.links[problem.rows]
-    n, C = len(rows), problem.cards.type.size
-    if n > MOST_JOBS or C > MOST_CARDS:
-        raise ConfigError(f"{n} jobs on {C} cards", f"at most {MOST_JOBS} on {MOST_CARDS}")
-    if np.ptp(rows[:, ARRIVAL]) > 0.0:
-        raise ConfigError("jobs are submitted one after another", "all at once")
-    if np.isfinite(rows[:, CANCEL]).any():
-        raise ConfigError("users withdraw jobs of this episode", "jobs that all run to their end")
-    run = rows[:, EPOCHS, None] * problem.seconds[links[:, MODEL]][:, problem.cards.type, 0, 0]
-    times = np.where(_room(problem), _delay(problem) + run, np.inf)
-    return Bounds(_least_makespan(times), _least_mean_completion(times) * n / problem.jobs)
-
-
-def _least_makespan(times: Floats) -> float:
-    """Solve the assignment of jobs to cards that ends first, as a mixed-integer program."""
-    from scipy.optimize import Bounds as Range
-    from scipy.optimize import LinearConstraint, milp
-
-    n, C = times.shape
-    possible = np.isfinite(times)
-    finite = np.where(possible, times, 0.0)
-    scale = finite.max()
-    each = np.zeros((n, n * C + 1))
-    load = np.zeros((C, n * C + 1))
-    for j in range(n):
-        each[j, j * C : (j + 1) * C] = 1.0
-        load[np.arange(C), j * C + np.arange(C)] = finite[j] / scale
-    load[:, -1] = -1.0
-    aim = np.zeros(n * C + 1)
-    aim[-1] = 1.0
-    answer = milp(
-        aim,
-        constraints=[LinearConstraint(each, 1.0, 1.0), LinearConstraint(load, -np.inf, 0.0)],
-        integrality=np.append(np.ones(n * C), 0.0),
-        bounds=Range(np.zeros(n * C + 1), np.append(possible.ravel().astype(np.float64), np.inf)),
-        options={"mip_rel_gap": 0.0},
-    )
-    if answer.x is None:
-        raise RuntimeError(f"the assignment has no solution: {answer.message}")
-    chosen = answer.x[:-1].reshape(n, C).argmax(axis=1)
-    return float(np.bincount(chosen, finite[np.arange(n), chosen], minlength=C).max())
-
-
-def _least_mean_completion(times: Floats) -> float:
-    """Solve the exclusive mean completion exactly: a job that is k-th from last on a card counts k times."""
-    from scipy.optimize import linear_sum_assignment
-
-    n = len(times)
-    never = float(np.where(np.isfinite(times), times, 0.0).sum()) * n * n + 1.0
-    costs = np.concatenate([np.where(np.isfinite(times), times, never) * (k + 1) for k in range(n)], axis=1)
-    jobs, places = linear_sum_assignment(costs)
-    return float(costs[jobs, places].sum() / n)
