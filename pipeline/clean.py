@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -134,11 +135,15 @@ def _key(source: RawDay, config: CleanConfig, price_list: dict[str, float], earl
 def _write(folder: Path, cleaned: CleanedDay) -> None:
     """Write a finished day; the account comes last, and a day without one is not finished."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, table in cleaned.tables.items():
-        versioned = table.replace_schema_metadata({VERSION_KEY: str(SCHEMA_VERSION).encode()})
+
+    def write(name: str) -> None:
+        table = cleaned.tables[name].replace_schema_metadata({VERSION_KEY: str(SCHEMA_VERSION).encode()})
         # Names repeat; measured numbers hardly do, and looking for it takes longer than writing them.
         names = [column.name for column in table.schema if pa.types.is_string(column.type)]
-        pq.write_table(versioned, folder / f"{name}.parquet", compression="zstd", use_dictionary=names)
+        pq.write_table(table, folder / f"{name}.parquet", compression="zstd", use_dictionary=names)
+
+    with ThreadPoolExecutor(2) as writers:
+        list(writers.map(write, cleaned.tables))
     account = DayAccount(cleaned.accounts, {name: table.num_rows for name, table in cleaned.tables.items()})
     write_atomic(folder / _ACCOUNT, msgspec.json.encode(account))
 

@@ -19,11 +19,12 @@ from typing import Literal
 
 import msgspec
 
+from pipeline.errors import DataError
 from pipeline.files import write_atomic
 from pipeline.prices import FILE as PRICES_FILE
 from pipeline.prices import format_prices, read_prices
 from pipeline.progress import Progress
-from pipeline.settings import PARAMS_FILE, load, var
+from pipeline.settings import PARAMS_FILE, VAR_ENV, load, var
 from pipeline.sources import Chunk, Source
 from pipeline.sources.landing import Landing, Manifest, forget_old
 from pipeline.sources.openmetrics import OpenMetricsConfig, OpenMetricsSource
@@ -103,13 +104,21 @@ def ingest(config: IngestConfig, days: Range, out: Path = OUT) -> Manifest:
     everything = [chunk for listed in chunks.values() for chunk in listed]
     identity = msgspec.json.encode([settings, [chunk.key for chunk in everything]], order="sorted")
     scratch = var() / "scratch" / "ingest"
-    forget_old(scratch)
-    with Landing(scratch / hashlib.sha256(identity).hexdigest()[:16]) as landing:
-        for name, source in sources.items():
-            _land(landing, source, chunks[name], name)
-        if prices is not None:
-            write_atomic(landing.folder / PRICES_FILE, format_prices(prices))
-        return landing.publish(out, "+".join(sources), settings, everything)
+    try:
+        forget_old(scratch)
+        with Landing(scratch / hashlib.sha256(identity).hexdigest()[:16]) as landing:
+            for name, source in sources.items():
+                _land(landing, source, chunks[name], name)
+            if prices is not None:
+                write_atomic(landing.folder / PRICES_FILE, format_prices(prices))
+            return landing.publish(out, "+".join(sources), settings, everything)
+    except OSError as error:
+        # Sources name the files they cannot read; what is left is a disk that is full or not ours.
+        raise DataError(
+            f"{scratch} or {out} cannot be written: {error}",
+            "room, and the right to write",
+            f"make room, or set {VAR_ENV}; what has been landed is kept: run ingest again",
+        ) from error
 
 
 def open_sources(config: IngestConfig, days: Range) -> dict[str, Source]:

@@ -144,6 +144,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if (arguments.first is None) != (arguments.last is None):
         raise ConfigError("one end of the range is missing", "--from and --to, or neither")
+    if arguments.first and arguments.first > arguments.last:
+        raise ConfigError(f"--from {arguments.first} is after --to {arguments.last}", "from on or before to")
     days = (arguments.first, arguments.last) if arguments.first else None
     workspace = create(arguments.run_id, source=repository(), home=var(), days=days)
     plan = {"path": str(workspace), "train": stages(workspace)["train"], "problems": problems(workspace)}

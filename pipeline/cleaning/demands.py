@@ -78,7 +78,7 @@ def from_counts(functions: ir.Table, pods: ir.Table, config: CleanConfig) -> ir.
     """
     key = ["cluster", "function", "window"]
     servers = pods.filter(pods.function.notnull() & (pods.samples > 0))
-    order = ibis.window(group_by=key, order_by="pod")
+    order = ibis.window(group_by=key, order_by="thing")
     everyone = ibis.window(group_by=key)
     servers = servers.mutate(place=ibis.row_number().over(order), servers=servers.count().over(everyone))
     counted = functions.filter((functions.requests > 0) & functions.response_mean_s.notnull())
@@ -86,7 +86,7 @@ def from_counts(functions: ir.Table, pods: ir.Table, config: CleanConfig) -> ir.
     # The first (requests mod servers) pods get one more, as dealing one after another would.
     share = ((counted.requests - servers.place - 1) / servers.servers).floor().cast("int64") + 1
     rows = joined.select(
-        *[servers[name] for name in ("cluster", "pod", "window")],
+        *[servers[name] for name in ("thing", "cluster", "pod", "window")],
         count=ibis.least(share, config.estimated_demands_per_pod),
         share=share,
         duration_s=counted.response_mean_s,
@@ -102,6 +102,7 @@ def from_counts(functions: ir.Table, pods: ir.Table, config: CleanConfig) -> ir.
     )
     rows = rows.filter(rows.cpu_cores.notnull())
     return rows.select(
+        "thing",
         "cluster",
         "pod",
         "window",

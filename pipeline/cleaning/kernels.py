@@ -197,7 +197,7 @@ def _jumped(sid: Array, value: Array, i: int) -> bool:
     if own < before:
         return bool(before <= after and after - own < own)
     later = value[i + 2] if i + 2 < sid.size and sid[i + 2] == sid[i] else 0.0
-    return own > after >= before and own - before < after and own > later
+    return bool(own > after >= before and own - before < after and own > later)
 
 
 @kernel

@@ -32,13 +32,19 @@ def sightings(samples: Samples) -> ir.Table:
     return seen.inner_join(told, "label").drop("label")
 
 
-def places(seen: ir.Table) -> ir.Table:
-    """Where each pod was in each window: its last node, whether it had several, and its function."""
+def homes(seen: ir.Table) -> ir.Table:
+    """One row a pod: its function, which never changes, a node it was on, and whether it was on others (``moves``)."""
     mine = seen.filter(seen.entity == "pod")
+    return mine.group_by("thing").agg(
+        home=mine.node.max(), moves=(mine.node.min() != mine.node.max()).fill_null(False), function=mine.function.max()
+    )
+
+
+def places(seen: ir.Table) -> ir.Table:
+    """Where each pod was in each window in which that is known: its last node, and whether it had several."""
+    mine = seen.filter((seen.entity == "pod") & seen.node.notnull())
     return mine.group_by("thing", "window").agg(
-        node=mine.node.argmax(mine["last"], where=mine.node.notnull()),
-        several=(mine.node.min() != mine.node.max()).fill_null(False),
-        function=mine.function.argmax(mine["last"], where=mine.function.notnull()),
+        node=mine.node.argmax(mine["last"]), several=mine.node.min() != mine.node.max()
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ibis
 import ibis.expr.types as ir
 
+from pipeline.cleaning import labels
 from pipeline.cleaning.config import CleanConfig
 from pipeline.cleaning.expressions import ended
 from pipeline.cleaning.gaps import Column, wide
@@ -29,33 +30,42 @@ COLUMNS = {
 }
 
 
-def pod_rows(long: ir.Table, samples: Samples, places: ir.Table, config: CleanConfig) -> ir.Table:
+def pod_rows(long: ir.Table, samples: Samples, seen: ir.Table, config: CleanConfig) -> ir.Table:
     """Rows of ``pods`` but for what depends on nodes, events and requests; ``outer`` marks the ends of a pod's life."""
     rows = wide(long, samples, "pod", COLUMNS, config)
-    here = places.select("thing", "window", "several", at=ibis.ifelse(places.node.notnull(), places.window, None))
-    joined = rows.left_join(here, ["thing", "window"])
-    rows = ended(joined.select(*[rows[name] for name in rows.columns], here.at, here.several))
-    # A label lost in some scrapes is the one before (before the first, the first); a function never changes.
+    homes = labels.homes(seen)
+    movers = homes.filter(homes.moves).select("thing")
+    trails = _trails(rows.select("thing", "window").semi_join(movers, "thing"), labels.places(seen))
+    life = rows.group_by("thing").agg(first=rows.window.min(), last=rows.window.max())
+    joined = rows.left_join(homes, "thing").left_join(trails, ["thing", "window"]).inner_join(life, "thing")
+    rows = joined.select(
+        *[rows[name] for name in rows.columns],
+        homes.function,
+        node=ibis.coalesce(trails.node, homes.home),
+        moved=trails.moved.fill_null(False),
+        outer=(rows.window == life["first"]) | (rows.window == life["last"]),
+    )
+    return named(ended(rows), samples.series, "pod")
+
+
+def _trails(rows: ir.Table, places: ir.Table) -> ir.Table:
+    """Where pods that move were in each of their windows: as told, else as before (before the first, as first told)."""
+    joined = rows.left_join(places, ["thing", "window"])
+    told = ibis.ifelse(places.node.isnull(), ibis.null("int64"), rows.window)
+    rows = ended(joined.select(rows.thing, rows.window, places.several, at=told))
     order = {"group_by": "thing", "order_by": "window"}
-    life, first = ibis.window(**order), rows["at"].min().over(ibis.window(group_by="thing"))
+    first = rows["at"].min().over(ibis.window(group_by="thing"))
     upto, before = (rows["at"].max().over(ibis.window(**order, preceding=(None, end))) for end in (0, 1))
-    new, last = rows.window.lag().over(life).isnull(), rows.window.lead().over(life).isnull()
+    new = rows.window.lag().over(ibis.window(**order)).isnull()
     rows = rows.mutate(
-        at=ibis.coalesce(upto, first),
-        before=ibis.ifelse(new, None, ibis.coalesce(before, first)),
-        outer=new | last,
+        at=ibis.coalesce(upto, first), before=ibis.ifelse(new, ibis.null("int64"), ibis.coalesce(before, first))
     )
-    located = places.filter(places.node.notnull()).select("thing", "window", "node")
-    was = located.view()
-    owners = places.group_by("thing").agg(function=places.function.max())
-    joined = (
-        rows.left_join(located, [rows.thing == located.thing, rows["at"] == located.window])
-        .left_join(was, [rows.thing == was.thing, rows.before == was.window])
-        .left_join(owners, rows.thing == owners.thing)
+    was = places.view()
+    joined = rows.left_join(places, [rows.thing == places.thing, rows["at"] == places.window]).left_join(
+        was, [rows.thing == was.thing, rows.before == was.window]
     )
-    kept = [rows[name] for name in rows.columns if name not in ("at", "before", "several")]
-    moved = rows.several.fill_null(False) | (was.node != located.node).fill_null(False)
-    return named(ended(joined.select(*kept, located.node, owners.function, moved=moved)), samples.series, "pod")
+    moved = rows.several.fill_null(False) | (was.node != places.node).fill_null(False)
+    return ended(joined.select(rows.thing, rows.window, places.node, moved=moved))
 
 
 def complete_pods(pods: ir.Table, nodes: ir.Table, handled: ir.Table) -> ir.Table:

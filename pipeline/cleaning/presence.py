@@ -85,6 +85,7 @@ def with_unseen(pods: ir.Table, living: ir.Table, requests: ir.Table) -> ir.Tabl
     zero, no = ibis.literal(0, "int64"), ibis.literal(False)
     quality = {"samples": zero, "completeness": ibis.literal(0.0), "filled": no, "repaired": zero, "moved": no}
     rows = rows.mutate(present_ratio=ibis.ifelse(overlap > 0, overlap, 1.0), **quality)
+    pods = pods.drop("thing")
     empty = {name: ibis.null(kind) for name, kind in pods.schema().items() if name not in rows.columns}
     return ibis.union(pods, rows.mutate(**empty).select(pods.columns))
 

@@ -112,7 +112,7 @@ def named(rows: ir.Table, series: ir.Table, entity: str) -> ir.Table:
     keys = KEYS[entity]
     things = mine.group_by("thing").agg(**{name: mine[name].max() for name in keys})
     joined = rows.inner_join(things, "thing").select(
-        *[rows[name] for name in rows.columns if name != "thing"], *[things[name] for name in keys]
+        *[rows[name] for name in rows.columns], *[things[name] for name in keys]
     )
     return ended(joined)
 

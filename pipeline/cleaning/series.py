@@ -62,13 +62,13 @@ Columns = dict[str, Array]
 
 def sample_windows(rows: pa.Table, first_counter: int, max_interval_us: int) -> pa.Table:
     """Statistics of gauges (ids below ``first_counter``) and counters; ``rows``: ``sid, t, value, renamed``."""
-    ordered = _arranged(rows)
-    level = int(np.searchsorted(ordered["sid"], np.int32(first_counter)))
-    gauges = {name: values[:level] for name, values in ordered.items()}
-    counters = {name: values[level:] for name, values in ordered.items()}
-    gauges |= {"repaired": gauges["renamed"], "rejected": np.zeros(level, bool)}
+    columns = {name: rows[name].to_numpy() for name in rows.column_names}
+    places = _order(columns)
+    level = int(np.count_nonzero(columns["sid"] < first_counter))
     with ThreadPoolExecutor(1) as other:  # loops that are compiled do not hold Python's lock
-        later = other.submit(_counters, counters, max_interval_us)
+        later = other.submit(_counters, columns, places[level:], max_interval_us)
+        gauges = _taken(columns, places[:level])
+        gauges |= {"repaired": gauges["renamed"], "rejected": np.zeros(level, bool)}
         return pa.concat_tables([_gauges(gauges), later.result()])
 
 
@@ -87,20 +87,28 @@ def counter_windows(steps: pa.Table) -> pa.Table:
     return _of_steps(_arranged(steps))
 
 
-def _counters(ordered: Columns, max_interval_us: int) -> pa.Table:
-    return _of_steps(_steps(ordered, max_interval_us))
+def _counters(columns: Columns, places: Array, max_interval_us: int) -> pa.Table:
+    return _of_steps(_steps(_taken(columns, places), max_interval_us))
 
 
 def _arranged(rows: pa.Table) -> Columns:
     """Columns of a table in order of series, then time."""
     columns = {name: rows[name].to_numpy() for name in rows.column_names}
+    return _taken(columns, _order(columns))
+
+
+def _order(columns: Columns) -> Array:
+    """Places of the rows in order of series, then time."""
     sid, t = columns["sid"], columns["t"]
     if not sid.size:
-        return columns
+        return np.empty(0, np.int64)
     low_t = int(t.min()) // WINDOW_US * WINDOW_US
     windows = (int(t.max()) - low_t) // WINDOW_US + 1
     low_sid = int(sid.min())
-    places = order(sid, t, low_sid, int(sid.max()) - low_sid + 1, low_t, windows)
+    return order(sid, t, low_sid, int(sid.max()) - low_sid + 1, low_t, windows)
+
+
+def _taken(columns: Columns, places: Array) -> Columns:
     return {name: values[places] for name, values in columns.items()}
 
 

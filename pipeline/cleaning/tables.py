@@ -18,6 +18,8 @@ from pipeline.contracts.windows import KEYS, TABLES
 
 INNER = {"window_start": "window", "time": "t"}
 """What columns of the contract are called before they are written: whole seconds, and microseconds."""
+NAMES = ("cluster", "node", "pod", "card")
+"""What a thing's number stands for."""
 EARLIER = pa.schema([("cluster", pa.string()), ("function", pa.string()), ("standard_response_s", pa.float64())])
 """The fastest responses of the days before."""
 PRICES = pa.schema([("instance_type", pa.string()), ("price_usd_per_hour", pa.float64())])
@@ -59,7 +61,7 @@ def window_tables(plan: Plan, given: Given, config: CleanConfig) -> Plan:
     filled = plan.cache(fill(_promised("long", LONG), config), "filled")
     seen = plan.cache(labels.sightings(samples), "seen")
     living = plan.cache(presence.lives(told), "living")
-    pod_rows = pods.pod_rows(filled, samples, labels.places(seen), config)
+    pod_rows = pods.pod_rows(filled, samples, seen, config)
     pod_rows = plan.cache(presence.with_presence(pod_rows, living), "seen_pods")
 
     of_functions = functions.named(filled, samples.series)
@@ -94,6 +96,11 @@ def window_tables(plan: Plan, given: Given, config: CleanConfig) -> Plan:
 
 
 def in_order(name: str, rows: ir.Table) -> ir.Table:
-    """Pick the columns of a window table and put its rows in order."""
+    """Put the rows of a window table in order and pick its columns."""
     columns = [INNER.get(column, column) for column in TABLES[name].names]
-    return rows.select(columns).order_by([INNER.get(key, key) for key in KEYS[name]])
+    keys = [INNER.get(key, key) for key in KEYS[name]]
+    if "thing" in rows.columns:
+        # Things are numbered in the order of their names, and numbers are sorted in half the time.
+        keys = [key for key in keys if key not in NAMES]
+        keys.insert(keys.index("window") + 1, "thing")
+    return rows.order_by(keys).select(columns)
