@@ -1,3 +1,4 @@
+import errno
 import hashlib
 import json
 import os
@@ -7,7 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from datetime import date
+from datetime import date, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -17,9 +18,11 @@ import pytest
 import yaml
 
 from pipeline.ingest import IngestConfig, Range, ingest, main
+from pipeline.sources import landing
 from pipeline.sources.landing import read_manifest
 from pipeline.sources.prometheus import PrometheusConfig
 from pipeline.sources.prometheus_server import Patience, Server
+from pipeline.sources.sample import SampleConfig
 from sched_env.errors import ConfigError, LoadmasterError
 
 DAY = date(2026, 1, 5)
@@ -260,6 +263,28 @@ def test_wrong_settings_are_named(tmp_path, monkeypatch, text, message):
 def test_what_prometheus_would_refuse_is_refused_first(bad):
     with pytest.raises(ConfigError, match=r"prometheus|points"):
         PrometheusConfig(**{"clusters": [Server("a", "http://x")], **bad})
+
+
+def test_a_disk_that_takes_no_more_keeps_what_it_has(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOADMASTER_VAR", str(tmp_path / "var"))
+    config, days = IngestConfig(sample=SampleConfig(nodes=1, functions=1)), Range(DAY, DAY + timedelta(days=1))
+    write = landing.pq.write_table
+
+    def until_full(rows, path, **settings):
+        if str(DAY + timedelta(days=1)) in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(rows, path, **settings)
+
+    monkeypatch.setattr(landing.pq, "write_table", until_full)
+    with pytest.raises(LoadmasterError, match=r"No space left.*LOADMASTER_VAR.*kept"):
+        ingest(config, days, tmp_path / "raw")
+    [kept] = (tmp_path / "var").rglob(".chunks/*.json")
+    assert str(DAY) in kept.name
+    monkeypatch.setattr(landing.pq, "write_table", write)
+    assert ingest(config, days, tmp_path / "raw").rows["samples"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LoadmasterError, match="raw cannot be written: "):
+        ingest(config, days, tmp_path / "file" / "raw")
 
 
 def test_the_users_prices_win(tmp_path, monkeypatch):

@@ -124,7 +124,14 @@ def test_a_night_takes_the_whole_days_up_to_last_midnight(source, var):
     assert last in (before - timedelta(days=1), datetime.now(UTC).date() - timedelta(days=1))
 
 
-def test_half_a_range_is_refused(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["workspace", "--run-id", RUN, "--from", "2026-01-05"])
-    with pytest.raises(ConfigError, match="one end"):
+@pytest.mark.parametrize(
+    ("days", "message"),
+    [
+        (["--from", "2026-01-05"], "one end"),
+        (["--from", "2026-01-05", "--to", "2026-01-04"], "--from 2026-01-05 is after --to 2026-01-04"),
+    ],
+)
+def test_half_a_range_or_one_that_ends_before_it_begins_is_refused(monkeypatch, days, message):
+    monkeypatch.setattr("sys.argv", ["workspace", "--run-id", RUN, *days])
+    with pytest.raises(ConfigError, match=message):
         workspace.main()
