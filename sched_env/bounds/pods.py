@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sched_env.errors import ConfigError
 from sched_env.features.pods import FIT_TOLERANCE
-from sched_env.pods.counting import SLACK
+from sched_env.pods.counting import SLACK, Requests, loads, requests_of
 from sched_env.pods.vector import DeployVectorEnv
 from sched_env.traces.tables import Floats
 from sched_env.vector import PlacementVectorEnv
@@ -28,6 +28,8 @@ SECONDS, BRANCHES = 20.0, 500
 busy the machine is."""
 MOST_NODES = 30
 """Clusters up to this size are solved; larger ones have the bound that always holds, 0."""
+MOST_INSTANTS = 40
+"""Of a window with ``arrival: parallel``; leaving some out makes the bound lower, not wrong."""
 OPTIMAL, OUT_OF_TIME = 0, 1
 """Of scipy's ``milp``; it has no code for a program that stops after so many branches."""
 TOLERANCE = 1e-6
@@ -39,8 +41,10 @@ class Window(NamedTuple):
     """A window to place: P pods, N nodes, K positions."""
 
     cpu: Floats
-    """[P, K]: of the k-th request of each pod; 0 where there is none."""
+    """[P, K]: of each pod at each position; 0 where it has no request."""
     mem: Floats
+    arrives: NDArray[np.bool_]
+    """[P, K]: whether a request of the pod makes it a position of its node."""
     mem_request: Floats
     """[P]"""
     begun_on: NDArray[np.int64]
@@ -52,12 +56,11 @@ class Window(NamedTuple):
 def of_starts(env: PlacementVectorEnv, starts: Sequence[int]) -> list[float | None]:
     """Return the fewest resource violations of an episode from each start.
 
-    None where requests meet as they come (``arrival: parallel``): what is counted then depends on who shares a node;
-    and with a ``horizon``: an episode that is cut by decisions may leave windows out.
+    None with a ``horizon``: an episode that is cut by decisions may leave windows out.
     """
     if not isinstance(env, DeployVectorEnv):
         raise ConfigError(f"the environment is a {type(env).__name__}", "one of pods")
-    if env.rules.parallel or env.rules.horizon:
+    if env.rules.horizon:
         return [None] * len(starts)
     if len(env.table) > MOST_NODES:
         return [0.0] * len(starts)
@@ -83,21 +86,36 @@ def windows(env: DeployVectorEnv, start: int) -> list[Window]:
             begun = {}  # a pod that grows may displace others from its node, wherever that is
         begun = {p: n for p, n in begun.items() if p in asked}
         memory = asked
-        cpu, mem = _positions(env, window)
+        positions = (_instants if env.rules.parallel else _positions)(env, window)
         on = np.array([begun.get(p, FREE) for p in pods], np.int64)
-        found.append(Window(cpu, mem, trace.mem_request[rows], on, moves))
+        found.append(Window(*positions, trace.mem_request[rows], on, moves))
     return found
 
 
-def _positions(env: DeployVectorEnv, window: int) -> tuple[Floats, Floats]:
-    trace = env.trace
-    first, stop = int(trace.window_rows[window]), int(trace.window_rows[window + 1])
-    counts = np.diff(trace.row_requests[first : stop + 1])
-    cpu, mem = np.zeros((2, stop - first, int(counts.max(initial=0))))
-    for row in range(stop - first):
-        there = slice(int(trace.row_requests[first + row]), int(trace.row_requests[first + row + 1]))
-        cpu[row, : counts[row]], mem[row, : counts[row]] = trace.cpu[there], trace.mem[there]
-    return cpu, mem
+def _positions(env: DeployVectorEnv, window: int) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Return the demands of a window's pods where their k-th requests meet."""
+    rows = range(int(env.trace.window_rows[window]), int(env.trace.window_rows[window + 1]))
+    each = [requests_of(env.trace, row) for row in rows]
+    cpu, mem = np.zeros((2, len(each), max((pod.cpu.size for pod in each), default=0)))
+    for pod, own_cpu, own_mem in zip(each, cpu, mem, strict=True):
+        own_cpu[: pod.cpu.size], own_mem[: pod.mem.size] = pod.cpu, pod.mem
+    return cpu, mem, np.ones(cpu.shape, np.bool_)
+
+
+def _instants(env: DeployVectorEnv, window: int) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Return the demands of a window's pods at the most loaded instants at which requests arrive."""
+    rows = range(int(env.trace.window_rows[window]), int(env.trace.window_rows[window + 1]))
+    each = [requests_of(env.trace, row) for row in rows]
+    instants = np.unique(np.concatenate([np.empty(0), *(pod.arrival_s for pod in each)]))
+    always = Requests(instants, *np.zeros((3, instants.size)))  # asks for nothing, but makes all of them positions
+    cpu, mem = np.zeros((2, len(each), instants.size))
+    arrives = np.zeros(cpu.shape, np.bool_)
+    for own, pod in enumerate(each):
+        cpu[own], mem[own] = loads([pod, always], "parallel")
+        arrives[own] = np.isin(instants, pod.arrival_s)
+    load = np.maximum(cpu.sum(axis=0) / env.table.cpu.sum(), mem.sum(axis=0) / env.table.mem.sum())
+    kept = np.sort(np.argsort(-load, kind="stable")[:MOST_INSTANTS])
+    return cpu[:, kept], mem[:, kept], arrives[:, kept]
 
 
 class Plan(NamedTuple):
@@ -114,7 +132,7 @@ class Plan(NamedTuple):
 def plan(env: DeployVectorEnv, window: Window, seconds: float = SECONDS) -> Plan:
     """Look for the placement of a window with the fewest violations, within the moves it allows."""
     from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import coo_array, csr_array, eye_array, hstack, kron
+    from scipy.sparse import coo_array, csr_array, diags_array, eye_array, hstack, kron
 
     (P, K), N = window.cpu.shape, len(env.table)
     # Variables: pod p is on node n [P, N]; then, the k-th position of node n is above the threshold [K, N].
@@ -130,12 +148,22 @@ def plan(env: DeployVectorEnv, window: Window, seconds: float = SECONDS) -> Plan
         LinearConstraint(stays.tocsr(), begun.size - window.moves, np.inf),
         LinearConstraint(held.tocsr(), -np.inf, env.table.mem + FIT_TOLERANCE),
     ]
+    # A position counts where somebody arrives. If all who are there do, it counts wherever there is load; otherwise,
+    # for each of those who arrive, on its node.
+    asks = (window.cpu > 0.0) | (window.mem > 0.0)
+    everywhere = ~(asks & ~window.arrives).any(axis=0)
+    who, where = np.nonzero(window.arrives & ~everywhere)
+    position = np.concatenate([np.flatnonzero(everywhere), where])
+    R = position.size
+    comes = coo_array((np.ones(who.size), (np.arange(R - who.size, R), who)), shape=(R, P))
+    counts = coo_array((np.ones(R), (np.arange(R), position)), shape=(R, K))
+    on_its_node = np.repeat(np.arange(R) >= R - who.size, N)
     for demand, capacity in ((window.cpu, env.table.cpu), (window.mem, env.table.mem)):
-        room = env.rules.threshold * capacity * SLACK
-        most = np.maximum(demand.sum(axis=0)[:, None] - room[None, :], 0.0).ravel()
-        above = coo_array((-most, (np.arange(K * N), np.arange(K * N))), shape=(K * N, K * N))
-        load = hstack([kron(demand.T, eye_array(N)), above])
-        limits.append(LinearConstraint(load.tocsr(), -np.inf, np.tile(room, K)))
+        room = np.tile(env.rules.threshold * capacity * SLACK, R)
+        most = diags_array(np.maximum(np.repeat(demand.sum(axis=0)[position], N) - room, 0.0))
+        load = kron(demand.T[position], eye_array(N)) + most @ kron(comes, eye_array(N))
+        rows = hstack([load, -(most @ kron(counts, eye_array(N)))])
+        limits.append(LinearConstraint(rows.tocsr(), -np.inf, room + np.where(on_its_node, most.diagonal(), 0.0)))
     answer = milp(
         np.concatenate([np.zeros(P * N), np.ones(K * N)]),
         constraints=limits,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sched_env import bounds, heuristics, rollout
 from sched_env.bounds import pods
 from sched_env.errors import ConfigError
-from sched_env.pods.counting import Loads, above
+from sched_env.pods.counting import Loads, above, score
 from sched_env.traces.pods import PodTrace, offsets
 from sched_env.traces.tables import NodeTable
 from sched_env.vector import make_vec
@@ -28,7 +28,7 @@ CASES = st.tuples(
 )
 
 
-def trace_of(case) -> PodTrace:
+def trace_of(case, spacing_s=0.0) -> PodTrace:
     shapes, sizes, grows = case
     rows = [
         (window, p) for window in range(WINDOWS) for p, (_, _, (first, stop)) in enumerate(shapes)
@@ -47,7 +47,7 @@ def trace_of(case) -> PodTrace:
         cpu_used=np.zeros(len(rows)),
         mem_used=np.zeros(len(rows)),
         row_requests=offsets([2] * len(rows)),
-        arrival_offset_s=np.tile([0.0, 150.0], len(rows)),
+        arrival_offset_s=np.concatenate([np.array([0.0, 150.0]) + spacing_s * (p % 3) for _, p in rows]),
         duration_s=np.full(requests, 150.0),
         cpu=np.concatenate([demand[p, w] for w, p in rows]),
         mem=np.full(requests, 0.5),
@@ -55,10 +55,10 @@ def trace_of(case) -> PodTrace:
     )
 
 
-def environment(case, **keys):
+def environment(case, spacing_s=0.0, **keys):
     assume(all(any(first <= w < stop for _, _, (first, stop) in case[0]) for w in range(WINDOWS)))
     try:
-        return make_vec("pods/deploy", 1, trace=(trace_of(case), NODES), episode_windows=WINDOWS, **keys)
+        return make_vec("pods/deploy", 1, trace=(trace_of(case, spacing_s), NODES), episode_windows=WINDOWS, **keys)
     except ConfigError:  # no node is ever stressed: nothing to decide
         assume(False)
 
@@ -90,19 +90,68 @@ def test_no_sequence_of_moves_leaves_fewer_violations(case, budget):
 
 
 @settings(deadline=None, max_examples=40)
+@given(CASES, st.sampled_from([0.0, 20.0, 60.0]))
+def test_no_sequence_of_moves_leaves_fewer_violations_where_requests_meet_as_they_come(case, spacing_s):
+    env = environment(case, spacing_s, arrival="parallel")
+    assert bounds.of_starts(env, [0])[0] <= fewest_by_trying(env)
+
+
+@settings(deadline=None, max_examples=25)
+@given(CASES, st.sampled_from([0.0, 20.0, 60.0]), st.integers(1, 3))
+def test_a_plan_where_requests_meet_as_they_come_is_the_best_of_all_placements(case, spacing_s, moves):
+    env = environment(case, spacing_s, arrival="parallel")
+    env.reset(options={"starts": [0]})
+    first, _ = env.placement(0)
+    for number, each in enumerate(pods.windows(env, 0), first + 1):
+        window = each._replace(moves=moves)
+        left = [
+            score(env.trace, NODES, number, place, arrival="parallel").over for place in allowed_places(window, moves)
+        ]
+        found = pods.plan(env, window, 30.0)
+        assert found.violations == found.bound == min(left)
+
+
+def test_instants_that_are_left_out_leave_the_bound_valid(monkeypatch):
+    keys = {"nodes": 3, "pods_per_node": 4, "load": 0.8, "episode_windows": 3, "trace_windows": 20}
+    env = make_vec("pods/deploy", 1, arrival="parallel", **keys)
+    (bound,) = bounds.of_starts(env, [0])
+    assert bound > 0  # and it says something
+    monkeypatch.setattr(pods, "MOST_INSTANTS", 5)
+    assert bounds.of_starts(env, [0])[0] <= bound
+    for name in heuristics.names("pods"):
+        (episode,) = rollout.run_episodes("pods/deploy", name, [0], arrival="parallel", **keys)
+        assert episode["resource_violations"] >= bound
+
+
+def test_where_all_requests_come_at_once_both_ways_to_count_have_one_bound():
+    trace = trace_of(([(3, 0, (0, 4))] * PODS, [5] * (2 * PODS * WINDOWS), False))
+    both = [
+        bounds.of_starts(make_vec("pods/deploy", 1, trace=(trace, NODES), episode_windows=WINDOWS, arrival=way), [0])
+        for way in ("serial", "parallel")
+    ]
+    assert both[0] == both[1]
+    assert both[0][0] > 0
+
+
+def allowed_places(window, moves):
+    """Yield all placements within the moves and the memory."""
+    begun = window.begun_on >= 0
+    for place in itertools.product(*[range(3) if here else range(-1, 3) for here in begun]):
+        chosen = np.array(place)
+        held = np.bincount(chosen[chosen >= 0], window.mem_request[chosen >= 0], 3)
+        if (chosen[begun] != window.begun_on[begun]).sum() <= moves and (held <= NODES.mem).all():
+            yield chosen
+
+
+@settings(deadline=None, max_examples=40)
 @given(CASES, st.integers(1, 3))
 def test_a_plan_is_the_best_of_all_placements_within_the_moves(case, moves):
     env = environment(case)
     for each in pods.windows(env, 0):
         window = each._replace(moves=moves)
         found = pods.plan(env, window, 30.0)
-        best = np.inf
         begun = window.begun_on >= 0
-        for place in itertools.product(*[range(3) if here else range(-1, 3) for here in begun]):
-            chosen = np.array(place)
-            held = np.bincount(chosen[chosen >= 0], window.mem_request[chosen >= 0], 3)
-            if (chosen[begun] != window.begun_on[begun]).sum() <= moves and (held <= NODES.mem).all():
-                best = min(best, violations(window, chosen))
+        best = min(violations(window, place) for place in allowed_places(window, moves))
         assert found.violations == found.bound == best
         assert violations(window, found.place) == best
         assert (found.place[begun] != window.begun_on[begun]).sum() <= moves
@@ -144,8 +193,7 @@ def test_a_program_without_time_is_still_valid():
 
 
 def test_where_no_bound_is_known_none_is_claimed():
-    for keys in ({"arrival": "parallel"}, {"horizon": 5}):
-        assert bounds.of_starts(make_vec("pods/deploy", 1, trace_windows=30, load=0.7, **keys), [0]) == [None]
+    assert bounds.of_starts(make_vec("pods/deploy", 1, trace_windows=30, load=0.7, horizon=5), [0]) == [None]
     large = make_vec("pods/deploy", 1, nodes=31, pods_per_node=2, trace_windows=10, load=0.8)
     assert bounds.of_starts(large, [0]) == [0.0]
     with pytest.raises(ConfigError, match="one of pods"):
