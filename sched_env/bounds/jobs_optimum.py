@@ -121,7 +121,7 @@ def optimum(
     lost = np.delete(arrival, at).max(initial=arrival[0])  # a job that fits no card fails when it is submitted
 
     def stated(ends: float) -> float:
-        return max(ends, lost) - arrival[0] if makespan else (ends - float(arrival[at].sum())) / problem.jobs
+        return float(max(ends, lost) - arrival[0] if makespan else (ends - arrival[at].sum()) / problem.jobs)
 
     proved = max(stated(bound), float(getattr(lower(scenario, workload, start), metric)))
     if not choice:
