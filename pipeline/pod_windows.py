@@ -22,16 +22,23 @@ def pod_windows(
     windows: Path, start: datetime, end: datetime, cluster: str | None = None
 ) -> tuple[PodTrace, NodeTable]:
     """Load the pods of ``[start, end)`` with their requests, and the nodes there were."""
-    nodes = node_table(windows, start, end, cluster)
+    # A name alone must not put a pod of one cluster on the node of another.
+    clusters = {
+        name for table in ("nodes", "pods") for name in frame_of(windows, table, start, end, cluster, [])["cluster"]
+    }
+    several = len(clusters) > 1
+    nodes = node_table(windows, start, end, cluster, several=several)
     files = [file for table in ("nodes", "pods", "demands") for file in files_of(windows, table, start, end)]
     arrays = mapped(
-        "pod-windows", files, [start, end, cluster], lambda: _build(windows, start, end, cluster, nodes.names)
+        "pod-windows", files, [start, end, cluster], lambda: _build(windows, start, end, cluster, nodes.names, several)
     )
     names = tuple(str(name) for name in arrays.pop("pod_names"))
     return PodTrace(**arrays, pod_names=names), nodes  # type: ignore[arg-type]
 
 
-def _build(windows: Path, start: datetime, end: datetime, cluster: str | None, nodes: tuple[str, ...]) -> Arrays:
+def _build(
+    windows: Path, start: datetime, end: datetime, cluster: str | None, nodes: tuple[str, ...], several: bool
+) -> Arrays:
     pods = frame_of(windows, "pods", start, end, cluster, ["pod", "node", *_SIZES, *_USED])
     # A pod that asks for nothing known cannot be placed.
     pods = pods.dropna(subset=_SIZES)
@@ -41,7 +48,6 @@ def _build(windows: Path, start: datetime, end: datetime, cluster: str | None, n
             "requests of cpu and memory",
             "check the range",
         )
-    several = any("/" in name for name in nodes) and pods["cluster"].nunique() > 1
     pods = pods.assign(name=spelled(pods, "pod", several), host=spelled(pods, "node", several))
     pods = pods.sort_values(["window_start", "name"], ignore_index=True)
     names, numbers = np.unique(pods["name"].to_numpy(str), return_inverse=True)

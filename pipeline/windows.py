@@ -263,8 +263,13 @@ def _build_functions(windows: Path, start: datetime, end: datetime, cluster: str
     }
 
 
-def node_table(windows: Path, start: datetime, end: datetime, cluster: str | None = None) -> NodeTable:
-    """Load the nodes seen in a span, each as it was last, in order of name."""
+def node_table(
+    windows: Path, start: datetime, end: datetime, cluster: str | None = None, *, several: bool = False
+) -> NodeTable:
+    """Load the nodes seen in a span, each as it was last, in order of name.
+
+    ``several``: spell names with their cluster even where only one has nodes, because other tables know more.
+    """
     capacities = ["cpu_capacity_cores", "mem_capacity_gib", "net_capacity_mb_s", "disk_capacity_iops"]
     nodes = frame_of(windows, "nodes", start, end, cluster, ["node", *capacities, "price_usd_per_hour"])
     nodes = nodes.dropna(subset=capacities[:2]).sort_values(["cluster", "node", "window_start"])
@@ -276,7 +281,7 @@ def node_table(windows: Path, start: datetime, end: datetime, cluster: str | Non
             "check that the source reports capacities",
         )
     return NodeTable(
-        names=tuple(spelled(nodes, "node", nodes["cluster"].nunique() > 1)),
+        names=tuple(spelled(nodes, "node", several or nodes["cluster"].nunique() > 1)),
         cpu=nodes["cpu_capacity_cores"].to_numpy(np.float64),
         mem=nodes["mem_capacity_gib"].to_numpy(np.float64),
         net=nodes["net_capacity_mb_s"].fillna(DEFAULT_NET_MB_S).to_numpy(np.float64),

@@ -23,7 +23,7 @@ from pipeline.sources.columns import plausible_us, times
 from pipeline.sources.files import FileSource
 from sched_env.errors import ConfigError, legal
 
-BATCH_ROWS = 250_000
+BATCH_ROWS = 100_000
 _NUMBERS = ("cpu_cores", "mem_bytes", "duration_s")
 _ENDINGS = (".csv", ".jsonl", ".ndjson")
 _CPU = {"cores": 1.0, "millicores": 1e-3}

@@ -212,6 +212,13 @@ def test_the_span_of_a_folder_is_whole_days(folder: Path) -> None:
     assert windows.span(folder) == windows.Span(START, START + timedelta(days=1))
 
 
+def test_a_file_of_somebody_elses_and_a_failed_build_leave_nothing_behind(folder: Path, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"window_start": [START]}), folder / "pods" / f"date={START.date()}" / "part-0.parquet")
+    with pytest.raises(ContractError, match="not of window schema"):
+        windows.function_trace(folder, START, at(600))
+    assert not list((tmp_path / "var" / "cache" / "windows").iterdir())
+
+
 def test_windows_of_another_version_are_refused(folder: Path) -> None:
     path = folder / "pods" / "date=2026-03-02" / "part-0.parquet"
     pq.write_table(pq.ParquetFile(path).read().replace_schema_metadata({VERSION_KEY: b"0"}), path)
@@ -244,6 +251,18 @@ class TestPodWindows:
 
     def test_pods_without_a_known_node_have_none(self, loaded: PodTrace) -> None:
         assert set(loaded.node.tolist()) == {-1}
+
+    def test_pods_of_a_cluster_without_nodes_are_not_put_on_those_of_another(self, folder: Path) -> None:
+        size = {"window_start": START, "pod": "p", "node": "n1", "cpu_request_cores": 1.0, "mem_request_gib": 1.0}
+        write(folder, "pods", [{**size, "cluster": name, "requests_handled": 0} for name in "cd"])
+        demand = {"duration_s": 2.0, "cpu_cores": 0.5, "mem_gib": 0.25, "estimated": False, "position": 0}
+        write(
+            folder, "demands", [{"window_start": START, "pod": "p", "cluster": "d", "arrival_offset_s": 1.0, **demand}]
+        )
+        loaded, nodes = pod_windows(folder, START, at(1500))
+        assert loaded.pod_names == ("c/p", "d/p")
+        assert [nodes.names[node] if node >= 0 else None for node in loaded.node] == ["c/n1", None]
+        assert np.diff(loaded.row_requests).tolist() == [0, 1]
 
     def test_arrays_are_mapped(self, loaded: PodTrace) -> None:
         assert isinstance(loaded.cpu_request, np.memmap)
