@@ -108,6 +108,7 @@ def optimum(
     Raises:
         ConfigError: When there are more than ``MOST_JOBS``, users withdraw jobs, or a node's cores or memory may bind.
     """
+    until = time.monotonic() + time_limit_s
     metric = metric or primary(scenario)[0]
     if metric not in METRICS:
         raise ConfigError(f"metric {metric!r}", legal(METRICS))
@@ -115,7 +116,7 @@ def optimum(
     makespan = metric == "makespan_s"
     _check(scenario, problem)
     search = _Search(list(_kinds(scenario, problem)), len(problem.rows), makespan)
-    bound, choice = search.run(time.monotonic() + time_limit_s)
+    bound, choice = search.run(until)
     arrival = problem.queue.rows[start : start + problem.jobs, ARRIVAL]
     at = problem.rows - start
     lost = np.delete(arrival, at).max(initial=arrival[0])  # a job that fits no card fails when it is submitted
