@@ -106,7 +106,8 @@ def optimum(
         time_limit_s: When it is over, the best schedule so far and a valid bound are returned.
 
     Raises:
-        ConfigError: When there are more than ``MOST_JOBS``, users withdraw jobs, or a node's cores or memory may bind.
+        ConfigError: When there are more than ``MOST_JOBS``, users withdraw jobs, attempts can fail, a horizon cuts the
+            episode, or a node's cores or memory may bind.
     """
     until = time.monotonic() + time_limit_s
     metric = metric or primary(scenario)[0]
@@ -115,14 +116,17 @@ def optimum(
     problem = problem_of(scenario, workload, start)
     makespan = metric == "makespan_s"
     _check(scenario, problem)
+    # Times from the first submission: tolerances are relative.
+    rows, since = problem.queue.rows.copy(), float(problem.queue.rows[start, ARRIVAL])
+    rows[:, ARRIVAL] -= since
+    problem = problem._replace(queue=problem.queue._replace(rows=rows))
     search = _Search(list(_kinds(scenario, problem)), len(problem.rows), makespan)
     bound, choice = search.run(until)
-    arrival = problem.queue.rows[start : start + problem.jobs, ARRIVAL]
-    at = problem.rows - start
-    lost = np.delete(arrival, at).max(initial=arrival[0])  # a job that fits no card fails when it is submitted
+    arrival, at = rows[start : start + problem.jobs, ARRIVAL], problem.rows - start
+    lost = np.delete(arrival, at).max(initial=0.0)  # a job that fits no card fails when it is submitted
 
     def stated(ends: float) -> float:
-        return float(max(ends, lost) - arrival[0] if makespan else (ends - arrival[at].sum()) / problem.jobs)
+        return float(max(ends, lost) if makespan else (ends - arrival[at].sum()) / problem.jobs)
 
     proved = max(stated(bound), float(getattr(lower(scenario, workload, start), metric)))
     if not choice:
@@ -131,7 +135,7 @@ def optimum(
     free = {index: iter(kind.cards) for index, kind in enumerate(search.kinds)}
     for kind, jobs in choice:
         card[at[list(jobs)]], begin_s[at[list(jobs)]] = next(free[kind]), search.plans[kind, jobs].begin_s
-    return Optimum(stated(search.value(choice)), proved, card, begin_s)
+    return Optimum(stated(search.value(choice)), proved, card, since + begin_s)
 
 
 def _check(scenario: CpnScenario, problem: Problem) -> None:
@@ -139,6 +143,8 @@ def _check(scenario: CpnScenario, problem: Problem) -> None:
     rows, links, cards = problem.queue.rows[problem.rows], problem.queue.links[problem.rows], problem.cards
     if len(rows) > MOST_JOBS:
         raise ConfigError(f"{len(rows)} jobs", f"at most {MOST_JOBS}")
+    if scenario.horizon > 0:
+        raise ConfigError(f"horizon {scenario.horizon} cuts the episode", "horizon 0: all jobs run to their end")
     if np.isfinite(rows[:, CANCEL]).any():
         raise ConfigError("users withdraw jobs of this episode", "jobs that all run to their end")
     shapes = problem.queue.shapes[links[:, SHAPE]]

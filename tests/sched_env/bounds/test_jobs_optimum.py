@@ -164,7 +164,7 @@ def test_the_optimum_is_that_of_trying_every_order_of_events(case, seed):
     arrival = workload.jobs.arrival_s
     expected = (last - arrival[0], (total - arrival.sum()) / size)
     for metric, value in zip(METRICS, expected, strict=True):
-        found = optimum(scenario, workload, metric=metric)
+        found = optimum(scenario, workload, metric=metric, time_limit_s=300.0)
         assert found.proved
         assert found.value == pytest.approx(value, rel=1e-6)
         assert getattr(bounds.lower(scenario, workload), metric) <= value * (1 + 1e-9)
@@ -197,7 +197,7 @@ def test_no_policy_beats_the_optimum_and_the_environment_runs_its_schedule(seed,
     scenario = scenario_of(workload, **delays)
     reached = [every_schedule(workload, queue_order=order, **delays) for order in ("fifo", "shortest")]
     for k, metric in enumerate(METRICS):
-        found = optimum(scenario, workload, metric=metric)
+        found = optimum(scenario, workload, metric=metric, time_limit_s=300.0)
         assert found.proved
         assert found.value <= min(values[k] for values in reached) + 1e-6
         assert replayed(workload, scenario, found)[metric] == pytest.approx(found.value, rel=1e-6)
@@ -249,6 +249,19 @@ def test_jobs_that_fit_no_card_fail_when_they_come(every_schedule):
     assert every_schedule(workload) == pytest.approx([found.value for found in values])
 
 
+def test_when_a_queue_begins_changes_nothing_but_the_times():
+    workload = random_workload(3, 4, {"RTX4090": 1, "P100": 1}, 60.0)
+    before = np.concatenate([[0.0], workload.jobs.arrival_s + 1e7])
+    columns = {name: getattr(workload.jobs, name) for name in ("model", "epochs", "gpu_mem", "data_gb", "origin")}
+    longer = {name: np.concatenate([values[:1], values]) for name, values in columns.items()}
+    late = workload._replace(jobs=JobTrace(arrival_s=before, model_names=NAMES, **longer))
+    for metric in METRICS:
+        early = optimum(scenario_of(workload), workload, metric=metric)
+        found = optimum(scenario_of(workload), late, start=1, metric=metric)
+        assert found.value == pytest.approx(early.value, rel=1e-7)
+        assert found.proved
+
+
 def test_a_search_without_time_still_gives_a_valid_bound():
     workload = random_workload(0, 4, {"RTX4090": 1, "A100": 1})
     for metric in METRICS:
@@ -274,6 +287,8 @@ def test_what_the_search_does_not_cover_is_refused():
             optimum(scenario, workload._replace(jobs=replace(workload.jobs, **crowded)))
     with pytest.raises(ConfigError, match="can fail"):
         optimum(scenario_of(workload, failure_rate=0.1), workload)
+    with pytest.raises(ConfigError, match="horizon 2"):
+        optimum(scenario_of(workload, horizon=2), workload)
     three = workload_of([0, 0, 0], [100, 100, 100], {"RTX4090": 1})
     seconds = three.runtime.seconds.copy()
     seconds[0, 0, 0, 1] = seconds[0, 0, 1, 0] = np.inf  # three can share a card that two cannot
