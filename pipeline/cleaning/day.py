@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
@@ -85,7 +84,8 @@ class _Day:
             found = self._tables(prices, earlier)
         else:
             # Traces of VMs and jobs hold nothing but events, often over hundreds of days.
-            found = iter([("events", self.engine.arrow(in_order("events", self._told_events())))])
+            told = self._told_events()
+            found = iter([] if told is None else [("events", self.engine.arrow(in_order("events", told)))])
         tables = {name: schema.empty_table() for name, schema in TABLES.items()}
         tables |= {name: self._finished(name, rows) for name, rows in found}
         tables["quarantine"] = pa.concat_tables([tables["quarantine"], *self.bad]).sort_by(
@@ -101,16 +101,16 @@ class _Day:
         cleaner = SampleCleaner(self.engine, self.day.span_us, self.accounts["samples"], put_aside, self.config)
         own = self._read("samples", self.day.files.get("samples", []))
         near = self._read("samples", self.day.near) if self.day.near else None
-        told, requests, samples = self._told_events(), self._requests(), cleaner.number(own, near)
-        given = Given(samples, told, requests, self.accounts["requests"].rows_out > 0)
-        with ThreadPoolExecutor(1) as aside:
-            plan = aside.submit(self.engine.planned, given.key, partial(window_tables, given=given, config=self.config))
-            self.engine.call("long", cleaner.run(samples))
-            self.engine.put("earlier", earlier)
-            price_list = [{"instance_type": kind, "price_usd_per_hour": price} for kind, price in prices.items()]
-            self.engine.put("prices", pa.Table.from_pylist(price_list, PRICES))
-            self.engine.put("day", pa.table([[bound] for bound in self.day.span_us], DAY))
-            return self.engine.run(plan.result())
+        told, requests = self._told_events(), self._requests()
+        samples = cleaner.number(own, near)
+        given = Given(samples, told, requests)
+        plan = self.engine.planned(given.key, partial(window_tables, given=given, config=self.config))
+        self.engine.call("long", cleaner.run(samples))
+        self.engine.put("earlier", earlier)
+        price_list = [{"instance_type": kind, "price_usd_per_hour": price} for kind, price in prices.items()]
+        self.engine.put("prices", pa.Table.from_pylist(price_list, PRICES))
+        self.engine.put("day", pa.table([[bound] for bound in self.day.span_us], DAY))
+        return self.engine.run(plan)
 
     def _read(self, table: str, files: list[Path]) -> ir.Table:
         """Read raw files, with ``t`` in microseconds beside their columns."""
@@ -127,27 +127,27 @@ class _Day:
             self.bad.append(documented)
             self.accounts[table].put_aside(documented["rule"].to_pylist())
 
-    def _requests(self) -> ir.Table:
-        """Requests of the day that break no rule, copies merged."""
-        rows = self._read("requests", self.day.files.get("requests", []))
-        rule = rules.request_rule(rows, self.day.span_us)
-        self._put_aside("requests", quarantine.broken("requests", rows, rule))
-        unique = self.engine.cache(demands.unique_requests(rows.filter(rule.isnull())), "requests")
-        self._count("requests", unique)
-        return unique
+    def _requests(self) -> ir.Table | None:
+        return self._good("requests", rules.request_rule, demands.unique_requests, "requests")
 
-    def _told_events(self) -> ir.Table:
-        rows = self._read("events", self.day.files.get("events", []))
-        rule = rules.event_rule(rows, self.day.span_us)
-        self._put_aside("events", quarantine.broken("events", rows, rule))
-        told = self.engine.cache(events.told(rows.filter(rule.isnull())), "told")
-        self._count("events", told)
-        return told
+    def _told_events(self) -> ir.Table | None:
+        return self._good("events", rules.event_rule, events.told, "told")
 
-    def _count(self, table: str, unique: ir.Table) -> None:
+    def _good(
+        self, table: str, rule_of: Callable[..., Any], unique_of: Callable[..., Any], name: str
+    ) -> ir.Table | None:
+        """Keep the rows of a raw table that break no rule, copies merged, under a name; None if there are none."""
+        files = self.day.files.get(table, [])
+        if not files:
+            return None
+        rows = self._read(table, files)
+        rule = rule_of(rows, self.day.span_us)
+        self._put_aside(table, quarantine.broken(table, rows, rule))
+        unique = self.engine.cache(unique_of(rows.filter(rule.isnull())), name)
         count = self.engine.arrow(unique.agg(unique=unique.count(), rows=unique.rows.sum())).to_pylist()[0]
         self.accounts[table].rows_out += count["unique"]
         self.accounts[table].merged += (count["rows"] or 0) - count["unique"]
+        return unique if count["unique"] else None
 
     def _finished(self, name: str, rows: pa.Table) -> pa.Table:
         """Give a table's rows of the day the contract's types."""

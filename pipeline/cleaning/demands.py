@@ -121,4 +121,4 @@ def handled(dealt: ir.Table, by_pod: ir.Table) -> ir.Table:
     logged = dealt.group_by(key).agg(logged=dealt.count())
     both = logged.outer_join(by_pod, key)
     names = [ibis.coalesce(logged[name], by_pod[name]).name(name) for name in key]
-    return both.select(*names, requests_handled=ibis.coalesce(logged.logged, by_pod.counted))
+    return both.select(*names, requests_handled=ibis.coalesce(logged.logged, by_pod.requests_handled))

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -48,7 +49,8 @@ class Engine:
         self._scratch.mkdir(parents=True, exist_ok=True)
         self.con = _duckdb(config, self._scratch) if config.engine == "duckdb" else _spark(config, self._scratch)
         self._kept = ExitStack()
-        self._plans: dict[Hashable, Plan] = {}
+        self._plans: dict[Hashable, Future[Plan]] = {}
+        self._planner = ThreadPoolExecutor(1)
         self._names = (f"kept_{number}" for number in itertools.count())
 
     def __enter__(self) -> Engine:
@@ -57,6 +59,7 @@ class Engine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._planner.shutdown(cancel_futures=True)
         self.release()
         self.con.disconnect()
         shutil.rmtree(self._scratch, ignore_errors=True)
@@ -85,6 +88,10 @@ class Engine:
         self.con._run_pre_execute_hooks(table)
         name = name or next(self._names)
         self._keep(name, self.con.compile(table))
+        return self.con.table(name)
+
+    def table(self, name: str) -> ir.Table:
+        """Speak of what is kept under a name."""
         return self.con.table(name)
 
     def put(self, name: str, table: pa.Table) -> None:
@@ -143,14 +150,15 @@ class Engine:
         frame = self._session.sql(self.con.compile(rows)).repartition("sid")
         return frame.mapInArrow(whole, from_arrow_schema(schema))
 
-    def planned(self, key: Hashable, make: Callable[[Plan], Plan]) -> Plan:
-        """Return the plan of a key, made when it is first asked for."""
+    def planned(self, key: Hashable, make: Callable[[Plan], Plan]) -> Future[Plan]:
+        """Return the plan of a key; when it is first asked for, a thread of its own begins to make it."""
         if key not in self._plans:
-            self._plans[key] = make(Plan(self.con.compile))
+            self._plans[key] = self._planner.submit(make, Plan(self.con.compile))
         return self._plans[key]
 
-    def run(self, plan: Plan) -> Iterator[tuple[str, pa.Table]]:
+    def run(self, planned: Future[Plan]) -> Iterator[tuple[str, pa.Table]]:
         """Run the steps of a plan; then fetch its results, one after another."""
+        plan = planned.result()
         for name, query in plan.steps:
             self._keep(name, query)
         for name, query in plan.results.items():
@@ -203,6 +211,11 @@ class Engine:
         frame.createOrReplaceTempView(name)
 
 
+def promised(name: str, schema: ibis.Schema | pa.Schema) -> ir.Table:
+    """Speak of a table by its name; it need not exist yet."""
+    return ibis.table(ibis.schema(schema), name=name)
+
+
 class Plan:
     """Queries whose tables need not exist yet: made once, and run for every day that has the same tables.
 
@@ -218,7 +231,7 @@ class Plan:
     def cache(self, table: ir.Table, name: str) -> ir.Table:
         """Add a step that keeps a table, for use in later ones."""
         self.steps.append((name, self._compile(table)))
-        return ibis.table(table.schema(), name=name)
+        return promised(name, table.schema())
 
     def result(self, name: str, table: ir.Table) -> None:
         """Add a table that the plan is for."""

@@ -58,8 +58,8 @@ def seen(lifetimes: ir.Table, pods: ir.Table, day: ir.Table) -> ir.Table:
     return rows.mutate(window=window_of(rows.t), kind=ibis.literal("pod"), gpus=ibis.null("float64"))
 
 
-def event_rows(told_rows: ir.Table, seen_rows: ir.Table) -> ir.Table:
-    """Rows of ``events``: where the source tells of a cluster's pods, sightings add nothing."""
+def with_told(seen_rows: ir.Table, told_rows: ir.Table) -> ir.Table:
+    """Add the source's own events; where it tells of a cluster's pods, sightings add nothing."""
     tellers = told_rows.filter(told_rows.kind == "pod").select("cluster").distinct()
     unseen = seen_rows.anti_join(tellers, "cluster")
     return ibis.union(told_rows.select(COLUMNS), unseen.select(COLUMNS))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import ibis
 import ibis.expr.types as ir
 
 from pipeline.cleaning.expressions import ended, exact_mean, exact_sum, window_of
 
+BUCKETS = "function_response_seconds_bucket"
 FASTEST = 0.1
 """The standard response is the mean of the fastest tenth of windows: hardly any request in them had to share."""
 
@@ -19,7 +22,7 @@ def named(long: ir.Table, series: ir.Table) -> ir.Table:
     return ended(joined)
 
 
-def from_gateway(long: ir.Table) -> ir.Table:
+def from_gateway(long: ir.Table, present: Collection[str]) -> ir.Table:
     """Functions of a day from counters; ``long`` has one row a (function, pod, bucket, metric, window)."""
     key = ["cluster", "function", "window"]
 
@@ -43,25 +46,28 @@ def from_gateway(long: ir.Table) -> ir.Table:
     order = ibis.window(group_by=["cluster", "function"], order_by="window")
     rows = rows.mutate(requests=rows.total - rows.total.lag().over(order).fill_null(0))
     some = rows["count"].nullif(0.0)
-    p95 = _bucket_quantile(long, 0.95).rename(response_p95_s="quantile")
-    joined = rows.left_join(p95, key)
-    return joined.select(
+    rows = rows.select(
         *key,
-        rows.requests,
-        rows.samples,
-        rows.filled,
-        rows.repaired,
-        p95.response_p95_s,
+        "requests",
+        "samples",
+        "filled",
+        "repaired",
         response_mean_s=rows.seconds / some,
+        response_p95_s=ibis.null("float64"),
         net_mb_per_request=rows.net / some * 1e-6,
         disk_io_per_request=rows.disk / some,
         completeness=rows.scraped.fill_null(0.0),
     )
+    if BUCKETS not in present:
+        return rows
+    p95 = _bucket_quantile(long, 0.95)
+    kept = [rows[name] for name in rows.columns if name != "response_p95_s"]
+    return ended(rows.left_join(p95, key).select(*kept, response_p95_s=p95["quantile"]))
 
 
 def _bucket_quantile(long: ir.Table, quantile: float) -> ir.Table:
     """Estimate a quantile of response times from cumulative buckets, linear within a bucket."""
-    buckets = long.filter((long.metric == "function_response_seconds_bucket") & long.increase.notnull())
+    buckets = long.filter((long.metric == BUCKETS) & long.increase.notnull())
     by_bound = buckets.group_by("cluster", "function", "window", "le").agg(upto=exact_sum(buckets.increase))
     order = ibis.window(group_by=["cluster", "function", "window"], order_by="le")
     everything = ibis.window(group_by=["cluster", "function", "window"])
@@ -92,14 +98,8 @@ def from_log(requests: ir.Table) -> ir.Table:
     return rows.mutate(net_mb_per_request=unknown, disk_io_per_request=unknown, completeness=ibis.literal(1.0))
 
 
-def function_rows(gateway: ir.Table, log: ir.Table, earlier: ir.Table) -> ir.Table:
-    """Rows of ``functions``: the log counts exactly and wins, the gateway adds what only it knows.
-
-    Args:
-        gateway: From :func:`from_gateway`.
-        log: From :func:`from_log`.
-        earlier: ``cluster``, ``function``, ``standard_response_s`` of the day before: the fastest seen so far.
-    """
+def with_log(gateway: ir.Table, log: ir.Table) -> ir.Table:
+    """Rows from both: the log counts exactly and wins, the gateway adds what only it knows."""
     key = ["cluster", "function", "window"]
     logged = log.select("cluster").distinct().mutate(logged=True)
     gateway = gateway.left_join(logged, "cluster").select(*[gateway[name] for name in gateway.columns], logged.logged)
@@ -117,7 +117,11 @@ def function_rows(gateway: ir.Table, log: ir.Table, earlier: ir.Table) -> ir.Tab
         filled=log.requests.isnull() & gateway.filled.fill_null(False),
         repaired=ibis.coalesce(gateway.repaired, 0),
     )
-    rows = ended(rows)
+    return ended(rows)
+
+
+def with_standard(rows: ir.Table, earlier: ir.Table) -> ir.Table:
+    """Add the standard response: of the day's fastest windows, or of ``earlier`` days (``standard_response_s``)."""
     standard = rows.group_by("cluster", "function").agg(today=rows.response_mean_s.quantile(FASTEST))
     joined = rows.left_join(standard, ["cluster", "function"]).left_join(earlier, ["cluster", "function"])
     return joined.select(
@@ -132,4 +136,5 @@ def function_rows(gateway: ir.Table, log: ir.Table, earlier: ir.Table) -> ir.Tab
 def counted_by_pod(long: ir.Table) -> ir.Table:
     """How many requests each pod answered in each window, where the counter tells pods apart."""
     mine = long.filter((long.metric == "function_requests") & long.pod.notnull())
-    return mine.group_by("cluster", "pod", "window").agg(counted=exact_sum(mine.increase).round().cast("int64"))
+    total = exact_sum(mine.increase).round().cast("int64")
+    return mine.group_by("cluster", "pod", "window").agg(requests_handled=total)

@@ -42,21 +42,6 @@ def _sort(numbers: Array, n: int) -> None:
 
 
 @inline
-def _sort_by_time(rows: Array, t: Array) -> None:
-    """Sort numbers of rows in place, by their times."""
-    gap = _widest_gap(rows.size)
-    while gap > 0:
-        for i in range(gap, rows.size):
-            moved = rows[i]
-            j = i
-            while j >= gap and t[rows[j - gap]] > t[moved]:
-                rows[j] = rows[j - gap]
-                j -= gap
-            rows[j] = moved
-        gap //= 3
-
-
-@inline
 def _quantile(numbers: Array, n: int) -> float:
     """Quantile of sorted numbers, linear between neighbours."""
     place = (n - 1) * QUANTILE
@@ -66,23 +51,47 @@ def _quantile(numbers: Array, n: int) -> float:
 
 
 @kernel
-def order(sid: Array, t: Array, low_sid: int, sids: int, low_t: int, windows: int) -> Array:
-    """Order of rows by series and time: dealt to series and windows first, then sorted within each of these."""
-    ends = np.zeros(sids * windows + 1, np.int64)
+def arrange(
+    sid: Array, t: Array, value: Array, mark: Array, low_sid: int, sids: int, low_t: int, windows: int
+) -> tuple[Array, Array, Array, Array]:
+    """Pick the rows of some series and put them in order of series and time.
+
+    Rows are dealt to series and windows first, in one pass, and then sorted within each of these, where they are few
+    and mostly in order.
+    """
+    ends = np.zeros(sids * windows + 1, np.int32)
     for i in range(sid.size):
-        ends[(sid[i] - low_sid) * windows + (t[i] - low_t) // WINDOW_US + 1] += 1
+        series = sid[i] - low_sid
+        if 0 <= series < sids:
+            ends[series * windows + (t[i] - low_t) // WINDOW_US + 1] += 1
     for group in range(sids * windows):
         ends[group + 1] += ends[group]
-    order = np.empty(sid.size, np.int64)
+    n = ends[sids * windows]
+    out_sid, out_t = np.empty(n, np.int32), np.empty(n, np.int64)
+    out_value, out_mark = np.empty(n, np.float64), np.empty(n, np.bool_)
     for i in range(sid.size):
-        group = (sid[i] - low_sid) * windows + (t[i] - low_t) // WINDOW_US
-        order[ends[group]] = i
-        ends[group] += 1
+        series = sid[i] - low_sid
+        if 0 <= series < sids:
+            group = series * windows + (t[i] - low_t) // WINDOW_US
+            at = ends[group]
+            ends[group] = at + 1
+            out_sid[at], out_t[at], out_value[at], out_mark[at] = sid[i], t[i], value[i], mark[i]
     start = 0
     for group in range(sids * windows):
-        _sort_by_time(order[start : ends[group]], t)
-        start = ends[group]
-    return order
+        end = ends[group]
+        gap = _widest_gap(end - start)
+        while gap > 0:
+            for i in range(start + gap, end):
+                moved_t, moved_value, moved_mark = out_t[i], out_value[i], out_mark[i]
+                j = i
+                while j >= start + gap and out_t[j - gap] > moved_t:
+                    out_t[j], out_value[j], out_mark[j] = out_t[j - gap], out_value[j - gap], out_mark[j - gap]
+                    j -= gap
+                if j != i:
+                    out_t[j], out_value[j], out_mark[j] = moved_t, moved_value, moved_mark
+            gap //= 3
+        start = end
+    return out_sid, out_t, out_value, out_mark
 
 
 @kernel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ibis
 import ibis.expr.types as ir
 
-from pipeline.cleaning.expressions import SECOND_US, WINDOW_US, window_of
+from pipeline.cleaning.expressions import SECOND_US, WINDOW_US, ended, window_of
 
 KEY = ["cluster", "pod", "window"]
 
@@ -34,28 +34,30 @@ def lives(told: ir.Table) -> ir.Table:
     ).drop("created", "deleted", "first_deleted", "last_created")
 
 
-def with_presence(pods: ir.Table, living: ir.Table) -> ir.Table:
+def with_presence(pods: ir.Table, living: ir.Table | None) -> ir.Table:
     """Add ``present_ratio``, and measure ``completeness`` against the part of the window that the pod was there.
 
     Where a cluster's events tell, that part is theirs. Elsewhere a pod was there as long as it was scraped in its first
     and last window, and throughout in between.
     """
-    tellers = living.select("cluster").distinct().mutate(told=True)
-    joined = pods.left_join(living, ["cluster", "pod"]).left_join(tellers, "cluster")
-    rows = joined.select(*[pods[name] for name in pods.columns], living.begin, living.end, tellers.told)
-    scraped = ibis.ifelse(rows.outer, rows.completeness, 1.0)
-    overlap = _overlap(rows)
-    # Clocks differ: a pod may be scraped a moment before it is created.
-    by_events = ibis.ifelse(overlap > 0, overlap, rows.completeness)
-    rows = rows.mutate(present_ratio=ibis.ifelse(rows.told.fill_null(False), by_events, scraped))
+    rows = pods.mutate(present_ratio=ibis.ifelse(pods.outer, pods.completeness, 1.0))
+    if living is not None:
+        tellers = living.select("cluster").distinct().mutate(told=True)
+        joined = rows.left_join(living, ["cluster", "pod"]).left_join(tellers, "cluster")
+        overlap = _overlap(rows.window, living.begin, living.end)
+        # Clocks differ: a pod may be scraped a moment before it is created.
+        by_events = ibis.ifelse(overlap > 0, overlap, rows.completeness)
+        kept = [rows[name] for name in rows.columns if name != "present_ratio"]
+        present = ibis.ifelse(tellers.told.fill_null(False), by_events, rows.present_ratio)
+        rows = ended(joined.select(*kept, present_ratio=present))
     # Scrapes that must have hit that part; one that lies across its ends may or may not have.
     due = ibis.greatest((rows.present_ratio * rows.often).floor(), 1.0) / rows.often
     # In a gap nothing is known of it: the least of 1 and nothing would be 1.
     complete = ibis.least(1.0, (rows.completeness / due).fill_null(0.0))
-    return rows.mutate(completeness=complete).drop("begin", "end", "told", "often", "outer")
+    return rows.mutate(completeness=complete).drop("often", "outer")
 
 
-def with_unseen(pods: ir.Table, living: ir.Table, requests: ir.Table) -> ir.Table:
+def with_unseen(pods: ir.Table, living: ir.Table | None, requests: ir.Table) -> ir.Table:
     """Add empty rows for pods that answered requests in windows in which no scrape saw them.
 
     Only for pods that are known, from another window or from events: any other name in a log is a fault of the log,
@@ -64,35 +66,41 @@ def with_unseen(pods: ir.Table, living: ir.Table, requests: ir.Table) -> ir.Tabl
     named = requests.filter(requests.pod.nullif("").notnull())
     named = named.mutate(window=window_of(named.t)).select(KEY).distinct().anti_join(pods, KEY)
     known = pods.group_by("cluster", "pod").agg(
-        seen_node=pods.node.argmax(pods.window, where=pods.node.notnull()),
-        seen_function=pods.function.max(),
-        seen_cpu=pods.cpu_request_cores.max(),
-        seen_mem=pods.mem_request_gib.max(),
+        node=pods.node.argmax(pods.window, where=pods.node.notnull()),
+        function=pods.function.max(),
+        cpu_request_cores=pods.cpu_request_cores.max(),
+        mem_request_gib=pods.mem_request_gib.max(),
     )
-    joined = named.left_join(known, ["cluster", "pod"]).left_join(living, ["cluster", "pod"])
-    rows = joined.select(
-        *[named[name] for name in KEY],
-        living.begin,
-        living.end,
-        known=living.pod.notnull() | known.pod.notnull(),
-        node=ibis.coalesce(living.node, known.seen_node),
-        function=ibis.coalesce(living.function, known.seen_function),
-        cpu_request_cores=ibis.coalesce(known.seen_cpu, living.cpu_cores),
-        mem_request_gib=ibis.coalesce(known.seen_mem, living.mem_gib),
-    )
-    rows = rows.filter(rows.known)
-    overlap = _overlap(rows)
+    if living is None:
+        rows = ended(named.inner_join(known, ["cluster", "pod"]).select(*[named[name] for name in KEY], *_of(known)))
+        rows = rows.mutate(present_ratio=ibis.literal(1.0))
+    else:
+        joined = named.left_join(known, ["cluster", "pod"]).left_join(living, ["cluster", "pod"])
+        overlap = _overlap(named.window, living.begin, living.end)
+        rows = joined.select(
+            *[named[name] for name in KEY],
+            known=living.pod.notnull() | known.pod.notnull(),
+            node=ibis.coalesce(living.node, known.node),
+            function=ibis.coalesce(living.function, known.function),
+            cpu_request_cores=ibis.coalesce(known.cpu_request_cores, living.cpu_cores),
+            mem_request_gib=ibis.coalesce(known.mem_request_gib, living.mem_gib),
+            present_ratio=ibis.ifelse(overlap > 0, overlap, 1.0),
+        )
+        rows = rows.filter(rows.known).drop("known")
     zero, no = ibis.literal(0, "int64"), ibis.literal(False)
     quality = {"samples": zero, "completeness": ibis.literal(0.0), "filled": no, "repaired": zero, "moved": no}
-    rows = rows.mutate(present_ratio=ibis.ifelse(overlap > 0, overlap, 1.0), **quality)
     pods = pods.drop("thing")
-    empty = {name: ibis.null(kind) for name, kind in pods.schema().items() if name not in rows.columns}
-    return ibis.union(pods, rows.mutate(**empty).select(pods.columns))
+    empty = {name: ibis.null(kind) for name, kind in pods.schema().items() if name not in (*rows.columns, *quality)}
+    return ibis.union(pods, rows.mutate(**quality, **empty).select(pods.columns))
 
 
-def _overlap(rows: ir.Table) -> ir.FloatingColumn:
-    """Share of the window that lies between ``begin`` and ``end``; not above 0 when none does."""
-    low = rows.window * SECOND_US
+def _of(known: ir.Table) -> list[ir.Column]:
+    return [known[name] for name in ("node", "function", "cpu_request_cores", "mem_request_gib")]
+
+
+def _overlap(window: ir.Column, begin: ir.Column, end: ir.Column) -> ir.FloatingColumn:
+    """Share of the window that lies between begin and end, where they are known; not above 0 when none does."""
+    low = window * SECOND_US
     high = low + WINDOW_US
-    until = ibis.least(rows.end.fill_null(high), high)
-    return (until - ibis.greatest(rows.begin.fill_null(low), low)) / WINDOW_US
+    until = ibis.least(end.fill_null(high), high)
+    return (until - ibis.greatest(begin.fill_null(low), low)) / WINDOW_US

@@ -55,6 +55,8 @@ class SampleCleaner:
         labels = label_sets(self._engine, everything)
         self._own, self._near = labelled(own, labels), None if near is None else labelled(near, labels)
         series = series_table(self._engine, labels)
+        doubts = partial(units.doubts, series=series.schema(), config=self._config)
+        self._doubts = self._engine.planned("doubts", doubts)
         found = self._engine.arrow(series.select("sid", "metric", "counter")).to_pylist()
         self._first_counter = min((row["sid"] for row in found if row["counter"]), default=2**31 - 1)
         rows = numbers(self._own, self._span_us)
@@ -65,19 +67,19 @@ class SampleCleaner:
     def run(self, samples: Samples) -> ir.Table:
         """Sum the samples up."""
         cache, first_counter = self._engine.cache, self._first_counter
-        rows, series = cache(samples.rows, "samples"), samples.series
+        rows = cache(samples.rows, "samples")
         self._count_rows(rows)
         level, rising = rows.filter(rows.sid < first_counter), rows.filter(rows.sid >= first_counter)
         windows = partial(sample_windows, first_counter=first_counter, max_interval_us=self._margin_us)
         long = self._engine.by_series(rows.select("sid", "t", "value", "renamed"), windows, LONG)
 
-        stats = cache(units.summaries(long, series))
-        scales = cache(units.scales(stats, self._config))
-        if self._any(scales):
+        self._engine.call("measured", long)
+        count = {name: found["count"][0].as_py() for name, found in self._engine.run(self._doubts)}
+        scales, doubtful = self._engine.table("scales"), self._engine.table("doubtful")
+        if count["scales"]:
             long = cache(units.apply_scales(long, scales))
             self._count_scaled(long, scales)
-        doubtful = cache(units.suspects(stats, scales))
-        if self._any(doubtful):
+        if count["doubtful"]:
             long = self._judge(long, level, rising, doubtful)
         jumped = long.filter((long.rejected > 0) & (long.sid >= first_counter)).anti_join(doubtful, "sid")
         if self._any(jumped):

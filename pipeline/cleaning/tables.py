@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import ibis
 import ibis.expr.types as ir
 import pyarrow as pa
 
 from pipeline.cleaning import demands, events, functions, labels, nodes, pods, presence
 from pipeline.cleaning.config import CleanConfig
-from pipeline.cleaning.engine import Plan
+from pipeline.cleaning.engine import Plan, promised
 from pipeline.cleaning.gaps import fill
 from pipeline.cleaning.samples import Samples
 from pipeline.cleaning.series import LONG
+from pipeline.contracts.raw import METRICS
 from pipeline.contracts.windows import KEYS, TABLES
 
 INNER = {"window_start": "window", "time": "t"}
@@ -32,64 +32,57 @@ class Given:
     """Tables that a day has: kept under the names ``samples``, ``labels``, ``series``, ``told`` and ``requests``."""
 
     samples: Samples
-    told: ir.Table
-    requests: ir.Table
-    logged: bool
-    """Whether there is any request."""
+    told: ir.Table | None
+    """Events, if there are any."""
+    requests: ir.Table | None
+    """Requests, if there are any."""
 
     @property
-    def key(self) -> tuple[frozenset[str], bool]:
+    def key(self) -> tuple[frozenset[str], bool, bool]:
         """What the plan depends on."""
-        return self.samples.present, self.logged
-
-
-def _promised(name: str, schema: ibis.Schema | pa.Schema) -> ir.Table:
-    """Speak of a table by its name; it need not exist yet."""
-    return ibis.table(ibis.schema(schema), name=name)
+        return self.samples.present, self.told is None, self.requests is None
 
 
 def window_tables(plan: Plan, given: Given, config: CleanConfig) -> Plan:
     """Add the queries that make window tables of the given ones, and of ``long``, ``earlier``, ``prices``, ``day``."""
     samples = replace(
         given.samples,
-        rows=_promised("samples", given.samples.rows.schema()),
-        labels=_promised("labels", given.samples.labels.schema()),
-        series=_promised("series", given.samples.series.schema()),
+        rows=promised("samples", given.samples.rows.schema()),
+        labels=promised("labels", given.samples.labels.schema()),
+        series=promised("series", given.samples.series.schema()),
     )
-    told = _promised("told", given.told.schema())
-    requests = _promised("requests", given.requests.schema())
-    filled = plan.cache(fill(_promised("long", LONG), config), "filled")
+    told = None if given.told is None else promised("told", given.told.schema())
+    living = None if told is None else plan.cache(presence.lives(told), "living")
+    filled = plan.cache(fill(promised("long", LONG), config), "filled")
     seen = plan.cache(labels.sightings(samples), "seen")
-    living = plan.cache(presence.lives(told), "living")
     pod_rows = pods.pod_rows(filled, samples, seen, config)
     pod_rows = plan.cache(presence.with_presence(pod_rows, living), "seen_pods")
 
     of_functions = functions.named(filled, samples.series)
-    gateway, counted = functions.from_gateway(of_functions), functions.counted_by_pod(of_functions)
-    requests = demands.with_function(requests, pod_rows)
-    log = functions.from_log(requests)
-    function_rows = functions.function_rows(gateway, log, _promised("earlier", EARLIER))
-    function_rows = plan.cache(function_rows, "function_rows")
-    if given.logged:
+    function_rows = functions.from_gateway(of_functions, samples.present)
+    handled = functions.counted_by_pod(of_functions)
+    if given.requests is not None:
+        requests = demands.with_function(promised("requests", given.requests.schema()), pod_rows)
+        function_rows = functions.with_log(function_rows, functions.from_log(requests))
         pod_rows = plan.cache(presence.with_unseen(pod_rows, living, requests), "all_pods")
         dealt = plan.cache(demands.deal(requests, pod_rows), "dealt")
-        handled = demands.handled(dealt, counted)
-        demand_rows = demands.from_log(dealt, pod_rows)
-    else:
-        handled = counted.rename(requests_handled="counted")
-        demand_rows = demands.from_counts(function_rows, pod_rows, config)
-
+        handled = demands.handled(dealt, handled)
+    function_rows = functions.with_standard(function_rows, promised("earlier", EARLIER))
+    function_rows = plan.cache(function_rows, "function_rows")
     node_rows = nodes.node_rows(filled, samples, labels.details(seen, "node"), config)
-    node_rows = plan.cache(nodes.complete_nodes(node_rows, pod_rows, _promised("prices", PRICES)), "node_rows")
-    seen_events = events.seen(labels.lifetimes(seen), pod_rows, _promised("day", DAY))
+    node_rows = plan.cache(nodes.complete_nodes(node_rows, pod_rows, promised("prices", PRICES)), "node_rows")
+    seen_events = events.seen(labels.lifetimes(seen), pod_rows, promised("day", DAY))
     results = {
-        "nodes": node_rows,
+        "demands": demands.from_counts(function_rows, pod_rows, config)
+        if given.requests is None
+        else demands.from_log(dealt, pod_rows),
         "pods": pods.complete_pods(pod_rows, node_rows, handled),
+        "nodes": node_rows,
         "functions": function_rows,
-        "demands": demand_rows,
-        "events": events.event_rows(told, seen_events),
-        "cards": nodes.card_rows(filled, samples, labels.details(seen, "card"), config),
+        "events": seen_events if told is None else events.with_told(seen_events, told),
     }
+    if any(METRICS[metric].entity == "card" for metric in samples.present):
+        results["cards"] = nodes.card_rows(filled, samples, labels.details(seen, "card"), config)
     for name, rows in results.items():
         plan.result(name, in_order(name, rows))
     return plan

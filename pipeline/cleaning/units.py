@@ -10,8 +10,10 @@ import ibis
 import ibis.expr.types as ir
 
 from pipeline.cleaning.config import CleanConfig
+from pipeline.cleaning.engine import Plan, promised
 from pipeline.cleaning.expressions import ended
 from pipeline.cleaning.rules import MAX_NODE_CORES
+from pipeline.cleaning.series import LONG
 
 SMALLEST_MEM_BYTES = float(2**22)
 """No machine has less than 4 MiB (VMs of 8 MiB exist): a smaller capacity is in MiB or GiB. KiB show in the use."""
@@ -43,6 +45,19 @@ CAPACITY = {
     "node_gpu_capacity_cards": "gpu",
     "card_mem_capacity_bytes": "card",
 }
+
+
+def doubts(plan: Plan, series: ibis.Schema, config: CleanConfig) -> Plan:
+    """Add the queries that find series in another unit (``scales``) and those with impossible samples (``doubtful``).
+
+    They are about ``measured``, the statistics as they were measured; the results say how many there are.
+    """
+    stats = plan.cache(summaries(promised("measured", LONG), promised("series", series)), "stats")
+    found = {"scales": plan.cache(scales(stats, config), "scales")}
+    found["doubtful"] = plan.cache(suspects(stats, found["scales"]), "doubtful")
+    for name, rows in found.items():
+        plan.result(name, rows.agg(count=rows.count()))
+    return plan
 
 
 def summaries(long: ir.Table, series: ir.Table) -> ir.Table:
