@@ -31,8 +31,13 @@ def read(path: Path | str, *, skip_bad: bool = False) -> tuple[VmTrace, int]:
 
 def read_pieces(path: Path, *, skip_bad: bool = False) -> Iterator[tuple[VmTrace, int]]:
     """Read a trace of any length in little memory; only within a piece are events in order of time."""
+    rows = bad = 0
     for text, before in pieces(path, PIECE_ROWS):
-        yield _read_piece(path, text, before, skip_bad)
+        trace, skipped = _read_piece(path, text, before, skip_bad)
+        rows, bad = rows + len(trace), bad + skipped
+        yield trace, skipped
+    if not rows:
+        raise TraceError(f"{path} has no usable rows ({bad} bad)")
 
 
 def _read_piece(path: Path, text: str, before: int | None, skip_bad: bool) -> tuple[VmTrace, int]:

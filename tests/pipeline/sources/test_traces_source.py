@@ -127,6 +127,8 @@ def test_a_long_table_of_vms_is_read_piece_by_piece(tmp_path, monkeypatch):
     kept = (0, 1, 2, 3, 6, 7, 8, 9)
     assert found[:8] == [("create", f"vms-{row}", 300 * row) for row in kept]
     assert found[8:] == [("delete", f"vms-{row}", 300 * row + 300) for row in kept]
+    with pytest.raises(LoadmasterError, match=r"vms\.csv has no usable rows \(0 bad\)"):
+        land(tmp_path, "azure_vm", {"vms.csv": head})
 
 
 def test_calls_a_minute_become_counters_and_containers(tmp_path):
