@@ -104,7 +104,8 @@ class _Day:
         told, requests = self._told_events(), self._requests()
         samples = cleaner.number(own, near)
         given = Given(samples, told, requests)
-        plan = self.engine.planned(given.key, partial(window_tables, given=given, config=self.config))
+        make = partial(window_tables, given=given, config=self.config)
+        plan = self.engine.plans.get("windows", *given.described, make=make)
         self.engine.call("long", cleaner.run(samples))
         self.engine.put("earlier", earlier)
         price_list = [{"instance_type": kind, "price_usd_per_hour": price} for kind, price in prices.items()]

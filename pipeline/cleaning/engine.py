@@ -6,8 +6,8 @@ import itertools
 import os
 import shutil
 import sys
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -18,9 +18,13 @@ import ibis.expr.types as ir
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from pipeline.cleaning.config import CleanConfig
+from pipeline.cleaning.plan import Plan, Plans
 from sched_env.errors import ConfigError
+
+Columns = dict[str, NDArray[Any]]
 
 PART_ROWS = 10_000_000
 PART_SERIES = 100_000
@@ -49,8 +53,7 @@ class Engine:
         self._scratch.mkdir(parents=True, exist_ok=True)
         self.con = _duckdb(config, self._scratch) if config.engine == "duckdb" else _spark(config, self._scratch)
         self._kept = ExitStack()
-        self._plans: dict[Hashable, Future[Plan]] = {}
-        self._planner = ThreadPoolExecutor(1)
+        self.plans = Plans(scratch / "plans", config, self.con.compile)
         self._names = (f"kept_{number}" for number in itertools.count())
 
     def __enter__(self) -> Engine:
@@ -59,7 +62,7 @@ class Engine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._planner.shutdown(cancel_futures=True)
+        self.plans.close()
         self.release()
         self.con.disconnect()
         shutil.rmtree(self._scratch, ignore_errors=True)
@@ -109,12 +112,12 @@ class Engine:
         else:
             self._create("VIEW", name, self.con.compile(table))
 
-    def by_series(self, rows: ir.Table, function: Callable[[pa.Table], pa.Table], schema: pa.Schema) -> ir.Table:
+    def by_series(self, rows: ir.Table, function: Callable[[Columns], pa.Table], schema: pa.Schema) -> ir.Table:
         """Run a function over whole series, as many at a time as memory holds, and keep what it returns.
 
         Args:
             rows: Has ``sid``; rows with the same one come together.
-            function: Takes some of the rows; must not be a closure (Spark sends it to its workers).
+            function: Takes columns of some of the rows, NaN for null; must not be a closure (Spark sends it away).
             schema: Of what the function returns.
         """
         name = next(self._names)
@@ -124,7 +127,7 @@ class Engine:
         self.put("part", schema.empty_table())
         self._create("TABLE", name, "SELECT * FROM part")
         for low, high in self._parts(rows):
-            self.con.con.register("part", function(self.arrow(rows.filter(rows.sid.between(low, high)))))
+            self.con.con.register("part", function(self._columns(rows.filter(rows.sid.between(low, high)))))
             self.con.raw_sql(f'INSERT INTO "{name}" SELECT * FROM part')  # noqa: S608 - our own name
         return self.con.table(name)
 
@@ -139,22 +142,22 @@ class Engine:
             yield int(sids[first]), int(sids[stop - 1])
             first, done = stop, int(upto[stop - 1])
 
-    def _mapped(self, rows: ir.Table, function: Callable[[pa.Table], pa.Table], schema: pa.Schema) -> Any:
+    def _columns(self, rows: ir.Table) -> Columns:
+        found = self.con.con.sql(self.con.compile(rows)).fetchnumpy()
+        return {name: np.ma.filled(values, np.nan) if np.ma.isMA(values) else values for name, values in found.items()}
+
+    def _mapped(self, rows: ir.Table, function: Callable[[Columns], pa.Table], schema: pa.Schema) -> Any:
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        def whole(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             found = list(batches)
             if found:
-                yield from function(pa.Table.from_batches(found)).to_batches()
+                whole = pa.Table.from_batches(found)
+                columns = {name: whole[name].to_numpy() for name in whole.column_names}
+                yield from function(columns).to_batches()
 
         frame = self._session.sql(self.con.compile(rows)).repartition("sid")
-        return frame.mapInArrow(whole, from_arrow_schema(schema))
-
-    def planned(self, key: Hashable, make: Callable[[Plan], Plan]) -> Future[Plan]:
-        """Return the plan of a key; when it is first asked for, a thread of its own begins to make it."""
-        if key not in self._plans:
-            self._plans[key] = self._planner.submit(make, Plan(self.con.compile))
-        return self._plans[key]
+        return frame.mapInArrow(run, from_arrow_schema(schema))
 
     def run(self, planned: Future[Plan]) -> Iterator[tuple[str, pa.Table]]:
         """Run the steps of a plan; then fetch its results, one after another."""
@@ -209,33 +212,6 @@ class Engine:
     def _view(self, name: str, frame: Any) -> None:
         self._kept.callback(self._session.catalog.dropTempView, name)
         frame.createOrReplaceTempView(name)
-
-
-def promised(name: str, schema: ibis.Schema | pa.Schema) -> ir.Table:
-    """Speak of a table by its name; it need not exist yet."""
-    return ibis.table(ibis.schema(schema), name=name)
-
-
-class Plan:
-    """Queries whose tables need not exist yet: made once, and run for every day that has the same tables.
-
-    Putting a query together and into SQL takes Ibis longer than the engine takes to run it on a small day. Plans are
-    put together by a thread of their own while the engine reads samples.
-    """
-
-    def __init__(self, compile_: Callable[[ir.Table], str]) -> None:
-        self._compile = compile_
-        self.steps: list[tuple[str, str]] = []
-        self.results: dict[str, str] = {}
-
-    def cache(self, table: ir.Table, name: str) -> ir.Table:
-        """Add a step that keeps a table, for use in later ones."""
-        self.steps.append((name, self._compile(table)))
-        return promised(name, table.schema())
-
-    def result(self, name: str, table: ir.Table) -> None:
-        """Add a table that the plan is for."""
-        self.results[name] = self._compile(table)
 
 
 def _duckdb(config: CleanConfig, scratch: Path) -> Any:

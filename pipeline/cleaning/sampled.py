@@ -56,7 +56,7 @@ class SampleCleaner:
         self._own, self._near = labelled(own, labels), None if near is None else labelled(near, labels)
         series = series_table(self._engine, labels)
         doubts = partial(units.doubts, series=series.schema(), config=self._config)
-        self._doubts = self._engine.planned("doubts", doubts)
+        self._doubts = self._engine.plans.get("doubts", series.schema(), make=doubts)
         found = self._engine.arrow(series.select("sid", "metric", "counter")).to_pylist()
         self._first_counter = min((row["sid"] for row in found if row["counter"]), default=2**31 - 1)
         rows = numbers(self._own, self._span_us)

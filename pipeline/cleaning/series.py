@@ -60,50 +60,41 @@ STEPS = pa.schema(
 Columns = dict[str, Array]
 
 
-def sample_windows(rows: pa.Table, first_counter: int, max_interval_us: int) -> pa.Table:
+def sample_windows(rows: Columns, first_counter: int, max_interval_us: int) -> pa.Table:
     """Statistics of gauges (ids below ``first_counter``) and counters; ``rows``: ``sid, t, value, renamed``."""
-    columns = _columns(rows)
-    if not rows.num_rows:
+    if not rows["sid"].size:
         return LONG.empty_table()
-    first, stop = int(columns["sid"].min()), int(columns["sid"].max()) + 1
+    first, stop = int(rows["sid"].min()), int(rows["sid"].max()) + 1
     first_counter = min(max(first_counter, first), stop)
-    middle = (first_counter + stop) // 2
 
     def gauges() -> pa.Table:
-        level = _arranged(columns, first, first_counter)
+        level = _arranged(rows, first, first_counter)
         return _of_gauges(level | {"repaired": level["renamed"], "rejected": np.zeros(level["t"].size, bool)})
 
-    def counters(first: int, stop: int) -> pa.Table:
-        return _of_steps(_steps(_arranged(columns, first, stop), max_interval_us))
+    def counters() -> pa.Table:
+        return _of_steps(_steps(_arranged(rows, first_counter, stop), max_interval_us))
 
     with ThreadPoolExecutor(2) as threads:  # loops that are compiled do not hold Python's lock
-        halves = [threads.submit(counters, *half) for half in ((first_counter, middle), (middle, stop))]
-        parts = [threads.submit(gauges), *halves]
-        return pa.concat_tables([part.result() for part in parts])
+        return pa.concat_tables(threads.map(lambda part: part(), (gauges, counters)))
 
 
-def gauge_windows(rows: pa.Table) -> pa.Table:
+def gauge_windows(rows: Columns) -> pa.Table:
     """Statistics of gauges whose samples were judged: ``sid, t, value, rejected, repaired``."""
     return _of_gauges(_sorted(rows))
 
 
-def counter_steps(rows: pa.Table, max_interval_us: int) -> pa.Table:
+def counter_steps(rows: Columns, max_interval_us: int) -> pa.Table:
     """Intervals of counters, samples that jumped marked (:data:`STEPS`); ``rows``: ``sid, t, value, renamed``."""
     return _table(_steps(_sorted(rows), max_interval_us), STEPS)
 
 
-def counter_windows(steps: pa.Table) -> pa.Table:
+def counter_windows(steps: Columns) -> pa.Table:
     """Statistics of counters from their intervals (:data:`STEPS`)."""
     return _of_steps(_sorted(steps))
 
 
-def _columns(rows: pa.Table) -> Columns:
-    return {name: rows[name].to_numpy() for name in rows.column_names}
-
-
-def _sorted(rows: pa.Table) -> Columns:
+def _sorted(columns: Columns) -> Columns:
     """Columns in order of series, then time."""
-    columns = _columns(rows)
     places = np.lexsort((columns["t"], columns["sid"]))
     return {name: values[places] for name, values in columns.items()}
 

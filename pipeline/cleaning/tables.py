@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from pipeline.cleaning import demands, events, functions, labels, nodes, pods, presence
 from pipeline.cleaning.config import CleanConfig
-from pipeline.cleaning.engine import Plan, promised
 from pipeline.cleaning.gaps import fill
+from pipeline.cleaning.plan import Planner, promised
 from pipeline.cleaning.samples import Samples
 from pipeline.cleaning.series import LONG
 from pipeline.contracts.raw import METRICS
@@ -38,12 +38,13 @@ class Given:
     """Requests, if there are any."""
 
     @property
-    def key(self) -> tuple[frozenset[str], bool, bool]:
-        """What the plan depends on."""
-        return self.samples.present, self.told is None, self.requests is None
+    def described(self) -> list[object]:
+        """All that the plan depends on."""
+        tables = (self.samples.rows, self.samples.labels, self.samples.series, self.told, self.requests)
+        return [sorted(self.samples.present), *[None if table is None else table.schema() for table in tables]]
 
 
-def window_tables(plan: Plan, given: Given, config: CleanConfig) -> Plan:
+def window_tables(plan: Planner, given: Given, config: CleanConfig) -> None:
     """Add the queries that make window tables of the given ones, and of ``long``, ``earlier``, ``prices``, ``day``."""
     samples = replace(
         given.samples,
@@ -85,7 +86,6 @@ def window_tables(plan: Plan, given: Given, config: CleanConfig) -> Plan:
         results["cards"] = nodes.card_rows(filled, samples, labels.details(seen, "card"), config)
     for name, rows in results.items():
         plan.result(name, in_order(name, rows))
-    return plan
 
 
 def in_order(name: str, rows: ir.Table) -> ir.Table:

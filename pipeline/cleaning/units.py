@@ -10,8 +10,8 @@ import ibis
 import ibis.expr.types as ir
 
 from pipeline.cleaning.config import CleanConfig
-from pipeline.cleaning.engine import Plan, promised
 from pipeline.cleaning.expressions import ended
+from pipeline.cleaning.plan import Planner, promised
 from pipeline.cleaning.rules import MAX_NODE_CORES
 from pipeline.cleaning.series import LONG
 
@@ -47,7 +47,7 @@ CAPACITY = {
 }
 
 
-def doubts(plan: Plan, series: ibis.Schema, config: CleanConfig) -> Plan:
+def doubts(plan: Planner, series: ibis.Schema, config: CleanConfig) -> None:
     """Add the queries that find series in another unit (``scales``) and those with impossible samples (``doubtful``).
 
     They are about ``measured``, the statistics as they were measured; the results say how many there are.
@@ -57,7 +57,6 @@ def doubts(plan: Plan, series: ibis.Schema, config: CleanConfig) -> Plan:
     found["doubtful"] = plan.cache(suspects(stats, found["scales"]), "doubtful")
     for name, rows in found.items():
         plan.result(name, rows.agg(count=rows.count()))
-    return plan
 
 
 def summaries(long: ir.Table, series: ir.Table) -> ir.Table:

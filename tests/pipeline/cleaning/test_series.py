@@ -39,11 +39,10 @@ ROWS = st.lists(
 )
 
 
-def table(rows: list[Row]) -> pa.Table:
-    columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
-    types = [pa.int32(), pa.int64(), pa.float64(), pa.bool_()]
-    return pa.table([pa.array(values, kind) for values, kind in zip(columns, types, strict=True)],
-                    names=["sid", "t", "value", "renamed"])  # fmt: skip
+def columns(rows: list[Row]) -> dict[str, Any]:
+    values = list(zip(*rows, strict=True)) or [(), (), (), ()]
+    kinds = {"sid": np.int32, "t": np.int64, "value": np.float64, "renamed": np.bool_}
+    return {name: np.array(column, kind) for (name, kind), column in zip(kinds.items(), values, strict=True)}
 
 
 def by_key(found: pa.Table) -> dict[tuple[int, int], dict[str, Any]]:
@@ -133,20 +132,20 @@ def assert_same(found: pa.Table, expected: dict[tuple[int, int], dict[str, Any]]
 @settings(max_examples=300, deadline=None)
 @given(ROWS)
 def test_gauges_are_what_their_samples_say(rows: list[Row]) -> None:
-    assert_same(sample_windows(table(rows), first_counter=NONE, max_interval_us=MAX_INTERVAL), slow_gauges(rows))
+    assert_same(sample_windows(columns(rows), first_counter=NONE, max_interval_us=MAX_INTERVAL), slow_gauges(rows))
 
 
 @settings(max_examples=300, deadline=None)
 @given(ROWS)
 def test_counters_are_what_their_intervals_say(rows: list[Row]) -> None:
-    assert_same(sample_windows(table(rows), first_counter=0, max_interval_us=MAX_INTERVAL), slow_counters(rows))
+    assert_same(sample_windows(columns(rows), first_counter=0, max_interval_us=MAX_INTERVAL), slow_counters(rows))
 
 
 @settings(max_examples=100, deadline=None)
 @given(ROWS, st.randoms(use_true_random=False))
 def test_the_order_of_rows_does_not_matter_to_the_last_bit(rows: list[Row], random: Any) -> None:
     shuffled = random.sample(rows, len(rows))
-    once, again = (sample_windows(table(order), 2, MAX_INTERVAL) for order in (rows, shuffled))
+    once, again = (sample_windows(columns(order), 2, MAX_INTERVAL) for order in (rows, shuffled))
     assert once.equals(again)
 
 
@@ -154,19 +153,20 @@ def test_the_order_of_rows_does_not_matter_to_the_last_bit(rows: list[Row], rand
 @given(ROWS)
 def test_summing_up_in_two_steps_is_summing_up_at_once(rows: list[Row]) -> None:
     # Doubtful series are taken apart, judged sample by sample, and summed up again.
-    both = sample_windows(table(rows), 2, MAX_INTERVAL)
+    both = sample_windows(columns(rows), 2, MAX_INTERVAL)
     level = [row for row in rows if row[0] < 2]
-    judged = table(level).rename_columns(["sid", "t", "value", "repaired"])
-    judged = judged.append_column("rejected", pa.array([False] * len(level), pa.bool_()))
-    steps = counter_steps(table([row for row in rows if row[0] >= 2]), MAX_INTERVAL)
+    judged = columns(level)
+    judged |= {"repaired": judged["renamed"], "rejected": np.zeros(len(level), bool)}
+    steps = counter_steps(columns([row for row in rows if row[0] >= 2]), MAX_INTERVAL)
     assert steps.schema.equals(STEPS)
-    assert pa.concat_tables([gauge_windows(judged), counter_windows(steps)]).equals(both)
+    again = counter_windows({name: steps[name].to_numpy() for name in STEPS.names})
+    assert pa.concat_tables([gauge_windows(judged), again]).equals(both)
 
 
 @settings(max_examples=100, deadline=None)
 @given(ROWS)
 def test_the_window_that_follows_is_the_next_one_with_a_mean(rows: list[Row]) -> None:
-    found = sample_windows(table(rows), 2, MAX_INTERVAL)
+    found = sample_windows(columns(rows), 2, MAX_INTERVAL)
     assert found.schema.equals(LONG)
     known = {key for key, row in by_key(found).items() if row["mean"] is not None}
     for (sid, window), row in by_key(found).items():
@@ -177,23 +177,16 @@ def test_the_window_that_follows_is_the_next_one_with_a_mean(rows: list[Row]) ->
 def test_a_window_may_hold_thousands_of_samples_in_any_order() -> None:
     times = np.random.default_rng(3).permutation(20_000)
     rows = [(0, int(t) * 10_000, float(t), False) for t in times]
-    (row,) = sample_windows(table(rows), NONE, MAX_INTERVAL).to_pylist()
+    (row,) = sample_windows(columns(rows), NONE, MAX_INTERVAL).to_pylist()
     assert row["samples"] == 20_000
     assert row["p95"] == pytest.approx(p95([float(t) for t in times]))
-    increase = [row["increase"] for row in sample_windows(table(rows), 0, MAX_INTERVAL).to_pylist()]
+    increase = [row["increase"] for row in sample_windows(columns(rows), 0, MAX_INTERVAL).to_pylist()]
     assert sum(increase) == pytest.approx(19_999)
 
 
 def test_rejected_copies_do_not_count_but_are_counted() -> None:
-    rows = pa.table(
-        {
-            "sid": pa.array([0, 0, 0], pa.int32()),
-            "t": pa.array([0, 0, 15 * S], pa.int64()),
-            "value": [9.0, 1.0, 3.0],
-            "rejected": [True, False, False],
-            "repaired": [False, True, False],
-        }
-    )
+    rows = columns([(0, 0, 9.0, False), (0, 0, 1.0, True), (0, 15 * S, 3.0, False)])
+    rows |= {"repaired": rows["renamed"], "rejected": np.array([True, False, False])}
     (row,) = gauge_windows(rows).to_pylist()
     assert (row["mean"], row["peak"], row["samples"]) == (2.0, 3.0, 2)
     assert (row["rows"], row["rejected"], row["repaired"]) == (3, 1, 1)
