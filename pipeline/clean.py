@@ -44,22 +44,18 @@ def clean(
     Days are done one after another, each in a scratch folder that survives a kill, and moved into place at the end.
     A day that is cleaned again replaces its files; other days in ``out`` are left alone.
     """
-    from tqdm import tqdm
-
     from pipeline.cleaning.day import clean_day
     from pipeline.cleaning.engine import Engine
     from pipeline.cleaning.tables import EARLIER
+    from pipeline.progress import Progress
 
-    days = [day for day in days_present(raw) if (first is None or day >= first) and (last is None or day <= last)]
-    if not days:
-        wanted = f" between {first or 'the start'} and {last or 'the end'}" if first or last else ""
-        raise DataError(f"{raw} has no day{wanted}", "folders <table>/date=YYYY-MM-DD", "run python -m pipeline.ingest")
+    days = _wanted_days(raw, first, last)
     price_file = raw / prices.FILE
     price_list = prices.read_prices(price_file) if price_file.exists() else {}
     scratch = settings.var() / "scratch" / "clean"
     folders: dict[date, Path] = {}
     earlier = _fastest(EARLIER.empty_table(), out / "functions" / f"date={days[0] - timedelta(days=1)}" / FILE)
-    with Engine(config, scratch) as engine, tqdm(total=len(days), unit="day", desc="clean", disable=None) as bar:
+    with Engine(config, scratch) as engine, Progress("clean", len(days), "day") as progress:
         for day in days:
             source = _raw_day(raw, day)
             folder = scratch / _key(source, config, price_list, earlier)
@@ -67,13 +63,30 @@ def clean(
                 _write(folder, clean_day(engine, source, price_list, earlier, config))
             folders[day] = folder
             earlier = _fastest(earlier, folder / "functions.parquet")
-            bar.update()
+            progress.add(rows=source.rows, pieces=1)
     accounts = {
         day.isoformat(): msgspec.json.decode((folder / _ACCOUNT).read_bytes(), type=DayAccount)
         for day, folder in folders.items()
     }
     _publish(folders, out)
     return total(accounts)
+
+
+def _wanted_days(raw: Path, first: date | None, last: date | None) -> list[date]:
+    """List the days of a range that are there, and say which are not."""
+    if first and last and first > last:
+        raise DataError(f"the range begins on {first} and ends on {last}", "a first day that is not after the last")
+    present = days_present(raw)
+    days = [day for day in present if (first is None or day >= first) and (last is None or day <= last)]
+    if not days:
+        wanted = f" between {first or 'the start'} and {last or 'the end'}" if first or last else ""
+        raise DataError(f"{raw} has no day{wanted}", "folders <table>/date=YYYY-MM-DD", "run python -m pipeline.ingest")
+    low, high = first or days[0], last or days[-1]
+    missing = {low + timedelta(days=step) for step in range((high - low).days + 1)} - set(days)
+    if missing:
+        names = ", ".join(day.isoformat() for day in sorted(missing)[:5]) + (" ..." if len(missing) > 5 else "")
+        sys.stderr.write(f"clean: {raw} has nothing of {len(missing)} day(s), which are left out: {names}\n")
+    return days
 
 
 def days_present(raw: Path) -> list[date]:
@@ -181,8 +194,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--to", dest="last", type=date.fromisoformat, help="last day, YYYY-MM-DD")
     args = parser.parse_args(argv)
     config = settings.load("clean", CleanConfig, args.params)
-    metrics = clean(args.raw, args.out, config, first=args.first, last=args.last)
-    write_atomic(args.metrics, msgspec.json.format(msgspec.json.encode(metrics), indent=2) + b"\n")
+    try:
+        metrics = clean(args.raw, args.out, config, first=args.first, last=args.last)
+        write_atomic(args.metrics, msgspec.json.format(msgspec.json.encode(metrics), indent=2) + b"\n")
+    except OSError as error:
+        raise DataError(f"cannot write: {error}", "room and rights", "run again: finished days are kept") from error
     lines = [f"{table}: {account}" for table, account in metrics.rows.items()]
     lines.append("windows: " + ", ".join(f"{name} {count:,}" for name, count in metrics.windows.items()))
     sys.stdout.write(f"{metrics.first} to {metrics.last}\n" + "\n".join(lines) + "\n")

@@ -38,6 +38,11 @@ class RawDay:
     near: list[Path] = dataclasses.field(default_factory=list)
 
     @property
+    def rows(self) -> int:
+        """Rows of all its files."""
+        return sum(_rows(files) for files in self.files.values())
+
+    @property
     def span_us(self) -> tuple[int, int]:
         """First microsecond of the day and of the next."""
         start = datetime(self.day.year, self.day.month, self.day.day, tzinfo=UTC)

@@ -229,6 +229,21 @@ class TestWhatCannotBeRead:
         with pytest.raises(DataError, match="has no day between 2030-01-01"):
             clean(two_days, tmp_path / "out", CleanConfig(), first=date(2030, 1, 1))
 
+    def test_a_range_that_ends_before_it_begins(self, two_days: Path, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match="begins on 2026-03-03 and ends on 2026-03-02"):
+            clean(two_days, tmp_path / "out", CleanConfig(), first=date(2026, 3, 3), last=date(2026, 3, 2))
+
+    def test_a_place_that_cannot_be_written(self, two_days: Path, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(DataError, match=r"cannot write: .*file"):
+            main(["--raw", str(two_days), "--out", str(tmp_path / "file"), "--metrics", str(tmp_path / "m.json")])
+
+    def test_days_of_the_range_that_are_not_there_are_named(
+        self, two_days: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        clean(two_days, tmp_path / "out", CleanConfig(), first=date(2026, 3, 1), last=date(2026, 3, 2))
+        assert "nothing of 1 day(s), which are left out: 2026-03-01" in capsys.readouterr().err
+
     def test_prices_that_are_no_prices(self, two_days: Path, tmp_path: Path) -> None:
         (two_days / "prices.csv").write_text("instance_type,usd_per_hour\nm5,free\n")
         with pytest.raises(DataError, match="usd_per_hour"):
