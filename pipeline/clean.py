@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,16 +54,32 @@ def clean(
     price_list = prices.read_prices(price_file) if price_file.exists() else {}
     scratch = settings.var() / "scratch" / "clean"
     folders: dict[date, Path] = {}
-    earlier = _fastest(EARLIER.empty_table(), out / "functions" / f"date={days[0] - timedelta(days=1)}" / FILE)
-    with Engine(config, scratch) as engine, Progress("clean", len(days), "day") as progress:
+    earlier = EARLIER.empty_table()
+    before = out / "functions" / f"date={days[0] - timedelta(days=1)}" / FILE
+    if before.exists():
+        earlier = _fastest(earlier, _standards(before))
+    writing: list[Future[None]] = []
+    # A day is written while the next one is read.
+    with (
+        ThreadPoolExecutor(1) as writer,
+        Engine(config, scratch) as engine,
+        Progress("clean", len(days), "day") as progress,
+    ):
         for day in days:
             source = _raw_day(raw, day)
-            folder = scratch / _key(source, config, price_list, earlier)
-            if not (folder / _ACCOUNT).exists():
-                _write(folder, clean_day(engine, source, price_list, earlier, config))
-            folders[day] = folder
-            earlier = _fastest(earlier, folder / "functions.parquet")
+            folder = folders[day] = scratch / _key(source, config, price_list, earlier)
+            if (folder / _ACCOUNT).exists():
+                standards = _standards(folder / "functions.parquet")
+            else:
+                cleaned = clean_day(engine, source, price_list, earlier, config)
+                standards = cleaned.tables["functions"].select(STANDARDS)
+                while writing:
+                    writing.pop().result()
+                writing.append(writer.submit(_write, folder, cleaned))
+            earlier = _fastest(earlier, standards)
             progress.add(rows=source.rows, pieces=1)
+    for last_one in writing:
+        last_one.result()
     accounts = {
         day.isoformat(): msgspec.json.decode((folder / _ACCOUNT).read_bytes(), type=DayAccount)
         for day, folder in folders.items()
@@ -161,12 +177,14 @@ def _write(folder: Path, cleaned: CleanedDay) -> None:
     write_atomic(folder / _ACCOUNT, msgspec.json.encode(account))
 
 
-def _fastest(earlier: pa.Table, functions: Path) -> pa.Table:
+def _standards(functions: Path) -> pa.Table:
+    return pq.read_table(functions, columns=STANDARDS, partitioning=None)
+
+
+def _fastest(earlier: pa.Table, today: pa.Table) -> pa.Table:
     """Carry the standard response of each function on: the fastest seen so far."""
-    if functions.exists():
-        today = pq.read_table(functions, columns=STANDARDS, partitioning=None)
-        earlier = pa.concat_tables([earlier, today.cast(earlier.schema)])
-    found = earlier.group_by(["cluster", "function"]).aggregate([("standard_response_s", "min")])
+    both = pa.concat_tables([earlier, today.cast(earlier.schema)])
+    found = both.group_by(["cluster", "function"]).aggregate([("standard_response_s", "min")])
     return found.rename_columns(STANDARDS).sort_by([("cluster", "ascending"), ("function", "ascending")])
 
 

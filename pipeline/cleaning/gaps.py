@@ -46,8 +46,8 @@ def fill(long: ir.Table, config: CleanConfig) -> ir.Table:
 def wide(long: ir.Table, samples: Samples, entity: str, columns: Mapping[str, Column], config: CleanConfig) -> ir.Table:
     """Turn one row a series into one row a ``thing`` and window, with the columns that tell its quality.
 
-    ``often`` is how many samples a window has of what is scraped most. Things with a gap too long to fill but too short
-    for them to be gone get empty rows, completeness 0.
+    ``often`` is how many samples a window has of what is scraped most; ``outer`` marks the first and the last window of
+    a thing. Things with a gap too long to fill but too short for them to be gone get empty rows, completeness 0.
     """
     series = samples.series
     long = _with_expected(long, series.filter(series.entity == entity), config)
@@ -88,12 +88,16 @@ def _with_expected(long: ir.Table, series: ir.Table, config: CleanConfig) -> ir.
 
 def _add_missing(rows: ir.Table, config: CleanConfig) -> ir.Table:
     order = ibis.window(group_by="thing", order_by="window")
-    gaps = _between(rows.mutate(following=rows.window.lead().over(order)), 1, config.missing_windows)
+    before, after = rows.window.lag().over(order), rows.window.lead().over(order)
+    rows = rows.mutate(following=after, outer=before.isnull() | after.isnull())
+    gaps = _between(rows, 1, config.missing_windows)
+    rows = rows.drop("following")
     empty = {name: ibis.null(rows.schema()[name]) for name in rows.columns if name not in ("thing", "window")}
     empty |= {
         "samples": ibis.literal(0, "int64"),
         "completeness": ibis.literal(0.0),
         "filled": ibis.literal(False),
         "repaired": ibis.literal(0, "int64"),
+        "outer": ibis.literal(False),
     }
     return ibis.union(rows, gaps.mutate(**empty).select(rows.columns))

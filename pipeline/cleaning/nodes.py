@@ -63,7 +63,7 @@ def card_rows(long: ir.Table, samples: Samples, details: ir.Table, config: Clean
 def _rows(
     long: ir.Table, samples: Samples, details: ir.Table, config: CleanConfig, entity: str, columns: dict[str, Column]
 ) -> ir.Table:
-    rows = wide(long, samples, entity, columns, config).drop("often")
+    rows = wide(long, samples, entity, columns, config).drop("often", "outer")
     joined = rows.left_join(details, "thing").select(*[rows[name] for name in rows.columns], details.detail)
     return named(ended(joined), samples.series, entity)
 

@@ -10,7 +10,7 @@ from pipeline.cleaning.config import CleanConfig
 from pipeline.cleaning.expressions import ended
 from pipeline.cleaning.gaps import Column, wide
 from pipeline.cleaning.nodes import GIB, MB, STATISTIC
-from pipeline.cleaning.samples import Samples, named
+from pipeline.cleaning.samples import Samples, things
 from pipeline.contracts.windows import STATISTICS, WINDOW_SECONDS
 
 USED = {
@@ -31,21 +31,25 @@ COLUMNS = {
 
 
 def pod_rows(long: ir.Table, samples: Samples, seen: ir.Table, config: CleanConfig) -> ir.Table:
-    """Rows of ``pods`` but for what depends on nodes, events and requests; ``outer`` marks the ends of a pod's life."""
+    """Rows of ``pods`` but for what depends on nodes, events and requests."""
     rows = wide(long, samples, "pod", COLUMNS, config)
-    homes = labels.homes(seen)
-    movers = homes.filter(homes.moves).select("thing")
-    trails = _trails(rows.select("thing", "window").semi_join(movers, "thing"), labels.places(seen))
-    life = rows.group_by("thing").agg(first=rows.window.min(), last=rows.window.max())
-    joined = rows.left_join(homes, "thing").left_join(trails, ["thing", "window"]).inner_join(life, "thing")
-    rows = joined.select(
-        *[rows[name] for name in rows.columns],
-        homes.function,
-        node=ibis.coalesce(trails.node, homes.home),
-        moved=trails.moved.fill_null(False),
-        outer=(rows.window == life["first"]) | (rows.window == life["last"]),
+    named, homes = things(samples.series, "pod"), labels.homes(seen)
+    joined = named.left_join(homes, "thing")
+    who = ended(joined.select(*[named[name] for name in named.columns], homes.home, homes.moves, homes.function))
+    movers = who.filter(who.moves)
+    places = labels.places(seen.semi_join(movers, "thing"))
+    trails = _trails(rows.select("thing", "window").semi_join(movers, "thing"), places)
+    joined = rows.inner_join(who, "thing").left_join(trails, ["thing", "window"])
+    return ended(
+        joined.select(
+            *[rows[name] for name in rows.columns],
+            who.cluster,
+            who.pod,
+            who.function,
+            node=ibis.coalesce(trails.node, who.home),
+            moved=trails.moved.fill_null(False),
+        )
     )
-    return named(ended(rows), samples.series, "pod")
 
 
 def _trails(rows: ir.Table, places: ir.Table) -> ir.Table:

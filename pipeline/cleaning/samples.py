@@ -108,13 +108,15 @@ def series_table(engine: Engine, labels: ir.Table) -> ir.Table:
 
 def named(rows: ir.Table, series: ir.Table, entity: str) -> ir.Table:
     """Give rows of things their keys back, by ``thing``."""
+    who = things(series, entity)
+    joined = rows.inner_join(who, "thing")
+    return ended(joined.select(*[rows[name] for name in rows.columns], *[who[name] for name in KEYS[entity]]))
+
+
+def things(series: ir.Table, entity: str) -> ir.Table:
+    """One row a ``thing``, with its keys."""
     mine = series.filter(series.entity == entity)
-    keys = KEYS[entity]
-    things = mine.group_by("thing").agg(**{name: mine[name].max() for name in keys})
-    joined = rows.inner_join(things, "thing").select(
-        *[rows[name] for name in rows.columns], *[things[name] for name in keys]
-    )
-    return ended(joined)
+    return mine.group_by("thing").agg(**{name: mine[name].max() for name in KEYS[entity]})
 
 
 def labelled(rows: ir.Table, labels: ir.Table) -> ir.Table:
