@@ -76,6 +76,7 @@ def clean(
                 while writing:
                     writing.pop().result()
                 writing.append(writer.submit(_write, folder, cleaned))
+                del cleaned  # it goes when it is written
             earlier = _fastest(earlier, standards)
             progress.add(rows=source.rows, pieces=1)
     for last_one in writing:

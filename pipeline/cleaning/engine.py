@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pipeline.cleaning.config import CleanConfig
-from pipeline.cleaning.plan import Plan, Plans
+from pipeline.cleaning.plan import Plan, Plans, promised
 from sched_env.errors import ConfigError
 
 Columns = dict[str, NDArray[Any]]
@@ -91,7 +91,7 @@ class Engine:
         self.con._run_pre_execute_hooks(table)
         name = name or next(self._names)
         self._keep(name, self.con.compile(table))
-        return self.con.table(name)
+        return promised(name, table.schema())
 
     def table(self, name: str) -> ir.Table:
         """Speak of what is kept under a name."""
@@ -123,13 +123,13 @@ class Engine:
         name = next(self._names)
         if self.kind == "spark":
             self._file(name, self._mapped(rows, function, schema))
-            return self.con.table(name)
+            return promised(name, schema)
         self.put("part", schema.empty_table())
         self._create("TABLE", name, "SELECT * FROM part")
         for low, high in self._parts(rows):
             self.con.con.register("part", function(self._columns(rows.filter(rows.sid.between(low, high)))))
             self.con.raw_sql(f'INSERT INTO "{name}" SELECT * FROM part')  # noqa: S608 - our own name
-        return self.con.table(name)
+        return promised(name, schema)
 
     def _parts(self, rows: ir.Table) -> Iterator[tuple[int, int]]:
         """Cut the series into ranges of ids that memory holds; one series is never parted."""

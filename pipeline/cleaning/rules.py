@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ibis
 import ibis.expr.types as ir
+import pyarrow as pa
 
 from pipeline.contracts.raw import METRICS
 
@@ -76,7 +77,7 @@ _ZERO_MEANS_NONE = ("node_gpu_capacity_cards",)
 _LARGEST = {"card_gpu_used_ratio": 100.0, "node_cpu_capacity_cores": MAX_NODE_CORES * 1000}
 
 
-def metric_table() -> ir.Table:
+def metric_table() -> pa.Table:
     """What is known of each metric, under each of its names, for joining to rows by ``metric``."""
     rows = [
         {
@@ -91,7 +92,7 @@ def metric_table() -> ir.Table:
         }
         for name in (*METRICS, *ALIASES)
     ]
-    return ibis.memtable(rows)
+    return pa.Table.from_pylist(rows)
 
 
 def _missing(column: ir.StringColumn) -> ir.BooleanColumn:

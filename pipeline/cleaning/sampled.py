@@ -13,7 +13,8 @@ from pipeline.cleaning.account import Account
 from pipeline.cleaning.config import CleanConfig
 from pipeline.cleaning.engine import Engine
 from pipeline.cleaning.expressions import SECOND_US
-from pipeline.cleaning.samples import LABELS, Samples, label_sets, labelled, numbers, row_rule, series_table
+from pipeline.cleaning.rules import metric_table
+from pipeline.cleaning.samples import LABELS, Samples, labelled, numbering, numbers, row_rule
 from pipeline.cleaning.series import LONG, STEPS, counter_steps, counter_windows, gauge_windows, sample_windows
 
 
@@ -52,12 +53,15 @@ class SampleCleaner:
                 ((near.t < low) | (near.t >= high)) & near.t.between(low - self._margin_us, high + self._margin_us)
             )
             everything = ibis.union(everything, near.select(LABELS))
-        labels = label_sets(self._engine, everything)
+        engine, metrics = self._engine, metric_table()
+        engine.call("everything", everything)
+        engine.put("metrics", metrics)
+        make = partial(numbering, rows=everything.schema(), metrics=metrics.schema)
+        found = dict(engine.run(engine.plans.get("numbers", everything.schema(), make=make)))["series"].to_pylist()
+        labels, series = engine.table("labels"), engine.table("series")
         self._own, self._near = labelled(own, labels), None if near is None else labelled(near, labels)
-        series = series_table(self._engine, labels)
         doubts = partial(units.doubts, series=series.schema(), config=self._config)
-        self._doubts = self._engine.plans.get("doubts", series.schema(), make=doubts)
-        found = self._engine.arrow(series.select("sid", "metric", "counter")).to_pylist()
+        self._doubts = engine.plans.get("doubts", series.schema(), make=doubts)
         self._first_counter = min((row["sid"] for row in found if row["counter"]), default=2**31 - 1)
         rows = numbers(self._own, self._span_us)
         if self._near is not None:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import ibis
 import ibis.expr.types as ir
+import pyarrow as pa
 
 from pipeline.cleaning import rules
-from pipeline.cleaning.engine import Engine
 from pipeline.cleaning.expressions import ended
+from pipeline.cleaning.plan import Planner, promised
 
 LABELS = ["cluster", "metric", "node", "pod", "function", "card", "detail", "le"]
 KEYS: dict[str, tuple[str, ...]] = {
@@ -39,9 +40,18 @@ class Samples:
     """Canonical metrics that have a series."""
 
 
-def label_sets(engine: Engine, rows: ir.Table) -> ir.Table:
+def numbering(plan: Planner, rows: ibis.Schema, metrics: pa.Schema) -> None:
+    """Add the queries that number label sets (``labels``) and series (``series``).
+
+    They are about ``everything``, rows with their labels, and ``metrics``, what is known of them.
+    """
+    labels = plan.cache(_label_sets(promised("everything", rows), promised("metrics", metrics)), "labels")
+    series = plan.cache(_series(labels), "series")
+    plan.result("series", series.select("sid", "metric", "counter"))
+
+
+def _label_sets(rows: ir.Table, known: ir.Table) -> ir.Table:
     """Number the label sets of raw rows and the series they belong to; which rules they break."""
-    known = rules.metric_table()
     sets = rows.select(LABELS).distinct()
     joined = sets.left_join(known, "metric").select(
         *[sets[name] for name in LABELS], *[known[name] for name in known.columns if name != "metric"]
@@ -72,14 +82,13 @@ def label_sets(engine: Engine, rows: ir.Table) -> ir.Table:
         "key_le",
     ]
     everything = [*identity, *LABELS]
-    numbered = joined.mutate(
+    return joined.mutate(
         label=ibis.row_number().over(ibis.window(order_by=everything)).cast("int32"),
         sid=ibis.dense_rank().over(ibis.window(order_by=identity)).cast("int32"),
     )
-    return engine.cache(numbered, "labels")
 
 
-def series_table(engine: Engine, labels: ir.Table) -> ir.Table:
+def _series(labels: ir.Table) -> ir.Table:
     """One row a series; ``thing`` numbers the nodes, pods, functions and cards, ``family`` metrics of a cluster."""
     good = labels.filter(labels.rule.isnull())
     series = good.group_by("sid").agg(
@@ -97,12 +106,9 @@ def series_table(engine: Engine, labels: ir.Table) -> ir.Table:
     # A function's pods and buckets are series of the function.
     own_pod = ibis.ifelse(series.entity == "pod", series.pod, ibis.null("string"))
     order = [series.entity, series.cluster, series.node, own_pod, series.function, series.card]
-    return engine.cache(
-        series.mutate(
-            thing=ibis.dense_rank().over(ibis.window(order_by=order)).cast("int32"),
-            family=ibis.dense_rank().over(ibis.window(order_by=["cluster", "metric"])).cast("int32"),
-        ),
-        "series",
+    return series.mutate(
+        thing=ibis.dense_rank().over(ibis.window(order_by=order)).cast("int32"),
+        family=ibis.dense_rank().over(ibis.window(order_by=["cluster", "metric"])).cast("int32"),
     )
 
 

@@ -12,6 +12,7 @@ order of time, so that a day comes out the same to the last bit however its rows
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -61,21 +62,21 @@ Columns = dict[str, Array]
 
 
 def sample_windows(rows: Columns, first_counter: int, max_interval_us: int) -> pa.Table:
-    """Statistics of gauges (ids below ``first_counter``) and counters; ``rows``: ``sid, t, value, renamed``."""
+    """Statistics of gauges (ids below ``first_counter``) and counters; ``rows``: ``sid, t, value, renamed``.
+
+    ``rows`` is emptied as soon as it is not needed any more: it may be the largest thing in memory.
+    """
     if not rows["sid"].size:
         return LONG.empty_table()
     first, stop = int(rows["sid"].min()), int(rows["sid"].max()) + 1
     first_counter = min(max(first_counter, first), stop)
 
-    def gauges() -> pa.Table:
-        level = _arranged(rows, first, first_counter)
-        return _of_gauges(level | {"repaired": level["renamed"], "rejected": np.zeros(level["t"].size, bool)})
-
-    def counters() -> pa.Table:
-        return _of_steps(_steps(_arranged(rows, first_counter, stop), max_interval_us))
-
     with ThreadPoolExecutor(2) as threads:  # loops that are compiled do not hold Python's lock
-        return pa.concat_tables(threads.map(lambda part: part(), (gauges, counters)))
+        level, rising = threads.map(partial(_arranged, rows), (first, first_counter), (first_counter, stop))
+        rows.clear()
+        level |= {"repaired": level["renamed"], "rejected": np.zeros(level["t"].size, bool)}
+        counters = threads.submit(lambda: _of_steps(_steps(rising, max_interval_us)))
+        return pa.concat_tables([_of_gauges(level), counters.result()])
 
 
 def gauge_windows(rows: Columns) -> pa.Table:
