@@ -95,7 +95,9 @@ class Engine:
 
     def table(self, name: str) -> ir.Table:
         """Speak of what is kept under a name."""
-        return self.con.table(name)
+        table = self.con.table(name)
+        # DuckDB takes plain literals, and what is made of them, for decimals.
+        return table.cast({column: "float64" for column, kind in table.schema().items() if kind.is_decimal()})
 
     def put(self, name: str, table: pa.Table) -> None:
         """Make rows of Python known under a name that plans ask for."""
@@ -107,6 +109,7 @@ class Engine:
 
     def call(self, name: str, table: ir.Table) -> None:
         """Give a table a name that plans ask for."""
+        self.con._run_pre_execute_hooks(table)
         if self.kind == "spark":
             self._view(name, self._session.sql(self.con.compile(table)))
         else:
