@@ -27,8 +27,7 @@ from sched_env.errors import ConfigError
 Columns = dict[str, NDArray[Any]]
 
 PART_ROWS = 10_000_000
-PART_SERIES = 100_000
-"""What :meth:`Engine.by_series` holds in memory at once, some 100 bytes a row."""
+"""What :meth:`Engine.by_series` holds in memory at once, some 70 bytes a row."""
 
 
 @ibis.udf.scalar.builtin(name="epoch_us", signature=(("timestamp('UTC', 6)",), "int64"))
@@ -140,8 +139,7 @@ class Engine:
         sids, upto = counts["sid"].to_numpy(), np.cumsum(counts["rows"].to_numpy())
         first, done = 0, 0
         while first < sids.size:
-            stop = int(np.searchsorted(upto, done + PART_ROWS, side="right"))
-            stop = min(max(stop, first + 1), int(np.searchsorted(sids, sids[first] + PART_SERIES)))
+            stop = max(int(np.searchsorted(upto, done + PART_ROWS, side="right")), first + 1)
             yield int(sids[first]), int(sids[stop - 1])
             first, done = stop, int(upto[stop - 1])
 

@@ -14,6 +14,7 @@ import pytest
 
 import pipeline.cleaning.day as day_module
 from pipeline.clean import clean, main
+from pipeline.cleaning import engine
 from pipeline.cleaning.config import CleanConfig
 from pipeline.contracts.windows import SCHEMA_VERSION, TABLES, VERSION_KEY
 from pipeline.errors import DataError
@@ -115,6 +116,17 @@ def test_the_bytes_do_not_depend_on_the_order_in_which_threads_take_rows(tmp_pat
         clean(tmp_path / "raw", out, CleanConfig(threads=threads))
         digests.append({file.parts[-3]: file.read_bytes() for file in out.rglob("*.parquet")})
     assert digests[0] == digests[1] == digests[2]
+
+
+def test_a_day_that_is_summed_up_in_parts_gives_the_same_bytes(
+    two_days: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clean(two_days, tmp_path / "whole", CleanConfig())
+    monkeypatch.setattr(engine, "PART_ROWS", 50)
+    clean(two_days, tmp_path / "parts", CleanConfig())
+    files = sorted(file.relative_to(tmp_path / "whole") for file in (tmp_path / "whole").rglob("*.parquet"))
+    assert files
+    assert all((tmp_path / "whole" / file).read_bytes() == (tmp_path / "parts" / file).read_bytes() for file in files)
 
 
 def test_nan_is_found_where_the_files_statistics_hide_it(tmp_path: Path, healthy: Any) -> None:

@@ -184,6 +184,12 @@ def test_a_window_may_hold_thousands_of_samples_in_any_order() -> None:
     assert sum(increase) == pytest.approx(19_999)
 
 
+def test_few_samples_of_many_series_are_sorted_instead() -> None:
+    rows = [(sid, (7 - sid % 3) * WINDOW, float(sid), False) for sid in range(0, 4000, 97)]
+    assert_same(sample_windows(columns(rows), NONE, MAX_INTERVAL), slow_gauges(rows))
+    assert_same(sample_windows(columns(rows), 0, MAX_INTERVAL), slow_counters(rows))
+
+
 def test_rejected_copies_do_not_count_but_are_counted() -> None:
     rows = columns([(0, 0, 9.0, False), (0, 0, 1.0, True), (0, 15 * S, 3.0, False)])
     rows |= {"repaired": rows["renamed"], "rejected": np.array([True, False, False])}
