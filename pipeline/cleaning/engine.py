@@ -126,10 +126,14 @@ class Engine:
         if self.kind == "spark":
             self._file(name, self._mapped(rows, function, schema))
             return promised(name, schema)
+        parts = [rows.filter(rows.sid.between(low, high)) for low, high in self._parts(rows)]
+        if len(parts) == 1:
+            self.put(name, function(self._columns(parts[0])))
+            return promised(name, schema)
         self.put("part", schema.empty_table())
         self._create("TABLE", name, "SELECT * FROM part")
-        for low, high in self._parts(rows):
-            self.con.con.register("part", function(self._columns(rows.filter(rows.sid.between(low, high)))))
+        for part in parts:
+            self.con.con.register("part", function(self._columns(part)))
             self.con.raw_sql(f'INSERT INTO "{name}" SELECT * FROM part')  # noqa: S608 - our own name
         return promised(name, schema)
 

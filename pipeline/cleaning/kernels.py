@@ -174,22 +174,22 @@ def following(sid: Array, window: Array, mean: Array) -> Array:
 
 
 @kernel
-def merge(sid: Array, t: Array, value: Array, renamed: Array) -> tuple[Array, Array, Array, Array, Array]:
-    """Merge samples of equal times, the largest value counts; rows are in order."""
-    n = sid.size
-    sids, ts, values = np.empty(n, sid.dtype), np.empty(n, t.dtype), np.empty(n)
-    rows, repaired = np.ones(n, np.int64), np.empty(n, np.bool_)
+def merge(sid: Array, t: Array, value: Array, mark: Array) -> Array:
+    """Merge samples of equal times in place, the largest value counts; rows are in order.
+
+    Returns how many rows each merged sample stands for: as many first places of the arrays hold the samples.
+    """
+    rows = np.ones(sid.size, np.int64)
     k = -1
-    for i in range(n):
-        if k >= 0 and sid[i] == sids[k] and t[i] == ts[k]:
-            values[k] = max(values[k], value[i])
+    for i in range(sid.size):
+        if k >= 0 and sid[i] == sid[k] and t[i] == t[k]:
+            value[k] = max(value[k], value[i])
             rows[k] += 1
-            repaired[k] |= renamed[i]
+            mark[k] |= mark[i]
         else:
             k += 1
-            sids[k], ts[k], values[k], repaired[k] = sid[i], t[i], value[i], renamed[i]
-    size = k + 1
-    return sids[:size], ts[:size], values[:size], rows[:size], repaired[:size]
+            sid[k], t[k], value[k], mark[k] = sid[i], t[i], value[i], mark[i]
+    return rows[: k + 1]
 
 
 @inline

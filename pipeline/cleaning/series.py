@@ -128,7 +128,10 @@ def _of_gauges(ordered: Columns) -> pa.Table:
 
 
 def _steps(ordered: Columns, max_interval_us: int) -> Columns:
-    sid, t, value, rows, repaired = merge(ordered["sid"], ordered["t"], ordered["value"], ordered["renamed"])
+    """Turn samples, which are ours to change, into intervals."""
+    samples = (ordered["sid"], ordered["t"], ordered["value"], ordered["renamed"])
+    rows = merge(*samples)
+    sid, t, value, repaired = (values[: rows.size] for values in samples)
     rejected, rate, start_t = intervals(sid, t, value, max_interval_us)
     return dict(zip(STEPS.names, (sid, t, value, rows, rejected, repaired, rate, start_t), strict=True))
 
