@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 
 import ibis
@@ -16,6 +17,10 @@ from pipeline.cleaning.expressions import SECOND_US
 from pipeline.cleaning.rules import metric_table
 from pipeline.cleaning.samples import LABELS, Samples, labelled, numbering, numbers, row_rule
 from pipeline.cleaning.series import LONG, STEPS, counter_steps, counter_windows, gauge_windows, sample_windows
+
+
+def _time(us: int) -> ir.TimestampScalar:
+    return ibis.literal(datetime.fromtimestamp(us // SECOND_US, UTC), "timestamp('UTC', 6)")
 
 
 class SampleCleaner:
@@ -49,9 +54,9 @@ class SampleCleaner:
         low, high = self._span_us
         everything = own.select(LABELS)
         if near is not None:
-            near = near.filter(
-                ((near.t < low) | (near.t >= high)) & near.t.between(low - self._margin_us, high + self._margin_us)
-            )
+            # By the column itself: then engines need not read the rest of the neighbours' files.
+            begin, end = (_time(us) for us in (low - self._margin_us, high + self._margin_us))
+            near = near.filter(near.time.between(begin, end) & ((near.t < low) | (near.t >= high)))
             everything = ibis.union(everything, near.select(LABELS))
         engine, metrics = self._engine, metric_table()
         engine.call("everything", everything)
