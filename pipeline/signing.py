@@ -221,14 +221,17 @@ def _replace_private(path: Path) -> None:
 def _first_private(path: Path) -> None:
     """Make the first key, trusted before it can sign; what a killed process left half-done is taken up again."""
     scratch = _next_to(path)
-    create_private(scratch, p256.new_private_pem(), exclusive=True)
-    _publish(scratch)
-    mine = p256.key_id(scratch)
     try:
+        create_private(scratch, p256.new_private_pem(), exclusive=True)
+        _publish(scratch)
+        mine = p256.key_id(scratch)
         path.hardlink_to(scratch)
     except FileExistsError:
         if mine != current_key_id():  # Another process was first, with a key of its own: ours never signed anything.
             (trusted_folder() / f"{mine}.pub").unlink(missing_ok=True)
+    except FileNotFoundError:
+        if not path.exists():  # else another process has done the rest with the same key, and cleared up
+            raise
     scratch.unlink(missing_ok=True)
 
 

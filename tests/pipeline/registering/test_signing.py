@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import stat
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,22 @@ def test_the_first_use_makes_a_private_key_and_trusts_its_public_half(home) -> N
     assert list(signatures.trusted(signing.trusted_folder())) == [signing.current_key_id()]
     assert signing.private_key() == path
     assert sorted(entry.name for entry in path.parent.iterdir()) == ["signing.pem", "trusted"]
+
+
+@pytest.mark.parametrize("step", ["_publish", "key_id"])
+def test_a_first_use_that_another_process_ends_goes_on_with_its_key(home, monkeypatch, step) -> None:
+    path, place = signing.private_path(), signing if step == "_publish" else signing.p256
+    original = getattr(place, step)
+
+    def overtaken(file: Path) -> object:
+        if file != path and not path.exists():  # the other process does all that is left to do, in this very moment
+            path.hardlink_to(file)
+            file.unlink()
+        return original(file)
+
+    monkeypatch.setattr(place, step, overtaken)
+    assert signing.private_key() == path
+    assert list(signing.public_keys()) == [signing.current_key_id()]
 
 
 def test_many_first_uses_at_once_agree_on_one_key(home) -> None:
