@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from pipeline.cleaning.expressions import SECOND_US, WINDOW_US
 from sched_env.jit import inline, kernel
+from sched_env.sorting import sort
 
 Array = NDArray[Any]
 
@@ -24,21 +25,6 @@ def _widest_gap(n: int) -> int:
     while gap < n // 9:
         gap = 3 * gap + 1
     return gap
-
-
-@inline
-def _sort(numbers: Array, n: int) -> None:
-    """Sort the first n numbers in place."""
-    gap = _widest_gap(n)
-    while gap > 0:
-        for i in range(gap, n):
-            moved = numbers[i]
-            j = i
-            while j >= gap and numbers[j - gap] > moved:
-                numbers[j] = numbers[j - gap]
-                j -= gap
-            numbers[j] = moved
-        gap //= 3
 
 
 @inline
@@ -148,7 +134,7 @@ def sum_gauges(
                 put_right += right
         out_sid[group], out_window[group] = sid[first], start
         if size > 0:
-            _sort(used, size)
+            sort(used, size)
             peak = used[size - 1]
             # Rounding may lift the mean of equal values above them by one bit.
             statistics[0, group] = min(total / size, peak)
@@ -234,7 +220,7 @@ def intervals(sid: Array, t: Array, value: Array, max_interval_us: int) -> tuple
 def _spread(statistics: Array, window: int, rates: Array, n: int) -> None:
     """Write what the rates of one window are like."""
     if n > 0:
-        _sort(rates, n)
+        sort(rates, n)
         statistics[1, window], statistics[2, window], statistics[3, window] = (
             _quantile(rates, n),
             rates[n - 1],

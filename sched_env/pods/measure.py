@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from numpy.typing import NDArray
-
 from sched_env.jit import called, inline
 from sched_env.pods.counting import P95_ABOVE, SLACK
 from sched_env.pods.state import (
@@ -47,6 +45,7 @@ from sched_env.pods.state import (
     Scratch,
     State,
 )
+from sched_env.sorting import sort
 from sched_env.traces.tables import Floats
 
 NONE = -1
@@ -98,23 +97,6 @@ def add(cluster: Cluster, rules: Rules, state: State, b: int, n: int, r: int, si
     for k in range(2 * count):
         load[k] += sign * cluster.demands[2 * begin + k]
     state.counts[b, n, count] += int(sign)
-
-
-@inline
-def sort(values: NDArray[Any], size: int) -> None:
-    """Sort the first entries in place (Shell's method: short lists, no memory)."""
-    gap = 1
-    while gap < size // 3:
-        gap = 3 * gap + 1
-    while gap > 0:
-        for i in range(gap, size):
-            value = values[i]
-            j = i
-            while j >= gap and values[j - gap] > value:
-                values[j] = values[j - gap]
-                j -= gap
-            values[j] = value
-        gap //= 3
 
 
 @inline

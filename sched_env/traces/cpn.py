@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from sched_env.errors import TraceError
 from sched_env.traces.mixed import Layout, Texts, read_table
-from sched_env.traces.reader import Floats, read_text
+from sched_env.traces.reader import Floats, read_list
 
 MIB_PER_GIB = 1024.0
 SLOTS = (1, 2, 3)
@@ -70,12 +69,7 @@ class ModelBaseline:
 
 def read_queue(path: Path, *, skip_bad: bool = False) -> JobQueue:
     """Read a queue: a JSON list of jobs whose numbers are written as texts."""
-    try:
-        document = json.loads(read_text(path))
-    except ValueError as error:
-        raise TraceError(f"{path} is not JSON: {error}") from error
-    if not isinstance(document, list):
-        raise TraceError(f"{path} holds a {type(document).__name__}", "a list of jobs")
+    document = read_list(path)
     jobs, skipped = [], 0
     for number, job in enumerate(document):
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from sched_env.errors import TraceError
 from sched_env.traces.mixed import Layout, Table, Texts, read_table
-from sched_env.traces.reader import Floats, read_text
+from sched_env.traces.reader import Floats, read_list
 
 GAVEL = Layout(
     numbers=("num_gpus", "steps_per_s"),
@@ -64,12 +63,7 @@ def read_philly_log(path: Path, *, skip_bad: bool = False) -> RecordedJobs:
 
     A job's duration is from the start of its first attempt to the end of its last; one that never started is bad.
     """
-    try:
-        document = json.loads(read_text(path))
-    except ValueError as error:
-        raise TraceError(f"{path} is not JSON: {error}") from error
-    if not isinstance(document, list):
-        raise TraceError(f"{path} holds a {type(document).__name__}", "a list of jobs")
+    document = read_list(path)
     jobs, skipped = [], 0
     for number, job in enumerate(document):
         try:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,17 @@ class Columns(NamedTuple):
     values: dict[str, Floats]
     skipped: int
     """Bad rows left out, when told so."""
+
+
+def read_list(path: Path) -> list[Any]:
+    """Read a JSON list of jobs."""
+    try:
+        document = json.loads(read_text(path))
+    except ValueError as error:
+        raise TraceError(f"{path} is not JSON: {error}") from error
+    if not isinstance(document, list):
+        raise TraceError(f"{path} holds a {type(document).__name__}", "a list of jobs")
+    return document
 
 
 def read_text(path: Path) -> str:
