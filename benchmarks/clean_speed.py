@@ -154,8 +154,8 @@ def with_pandas(raw: Path, out: Path) -> None:
 
 def ours(raw: Path, out: Path) -> None:
     """All window tables, through the stage's own function."""
-    from pipeline.clean import clean
-    from pipeline.cleaning.config import CleanConfig
+    from pipeline.clean.command import clean
+    from pipeline.clean.config import CleanConfig
 
     clean(raw, out, CleanConfig())
 
@@ -178,9 +178,9 @@ def import_ours() -> None:
     import ibis.backends.duckdb  # noqa: F401
     import pyarrow.dataset  # noqa: F401
 
-    import pipeline.cleaning.day
+    import pipeline.clean.day
     import pipeline.progress  # noqa: F401
-    from pipeline.cleaning import series
+    from pipeline.clean import series
 
     kinds = {"sid": np.int32, "t": np.int64, "value": np.float64, "renamed": np.bool_}
     series.sample_windows({name: np.zeros(2, kind) for name, kind in kinds.items()}, 0, 1)

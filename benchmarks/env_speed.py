@@ -20,10 +20,10 @@ import numpy as np
 from plain_python_vm import Cluster
 
 from sched_env.draws import bits
-from sched_env.errors import run_cli
 from sched_env.jit import lean_kernel
-from sched_env.traces.synthetic_vm import generate
 from sched_env.vector import PlacementVectorEnv, make_vec
+from sched_env.vm.synthetic import generate
+from wire.errors import run_cli
 
 BATCH = 512
 BATCHES = {"pods deploy": 64}
@@ -39,9 +39,9 @@ CASES: list[tuple[str, str, int, dict[str, Any]]] = [
     ("functions serverless", "functions/serverless", 100, {"num_nodes": 100}),
     ("functions serverless", "functions/serverless", 1000, {"num_nodes": 1000}),
     ("functions serverless", "functions/serverless", 5000, {"num_nodes": 5000}),
-    ("functions workflow", "functions/workflow", 100, {"num_nodes": 100}),
-    ("functions workflow", "functions/workflow", 1000, {"num_nodes": 1000}),
-    ("functions workflow", "functions/workflow", 5000, {"num_nodes": 5000}),
+    ("functions workflow", "workflow/dag", 100, {"num_nodes": 100}),
+    ("functions workflow", "workflow/dag", 1000, {"num_nodes": 1000}),
+    ("functions workflow", "workflow/dag", 5000, {"num_nodes": 5000}),
     # Long queues, so that cards are shared: one to two jobs on each, up to two co-runners for the next.
     ("jobs cpn", "jobs/cpn", 100, {"cards": 100, "episode_jobs": 1000}),
     ("jobs cpn", "jobs/cpn", 1000, {"cards": 1000, "episode_jobs": 5000}),

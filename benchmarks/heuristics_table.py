@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sched_env import bounds, heuristics, scenarios
-from sched_env.bounds import vm as vm_bounds
-from sched_env.errors import run_cli
+from sched_env import problems, scenarios
+from sched_env.jobs import trace as job_traces
 from sched_env.metrics import summarise
 from sched_env.rollout import run_episodes
-from sched_env.traces import jobs as job_traces
 from sched_env.vector import make_vec
+from sched_env.vm import bounds as vm_bounds
+from wire.errors import run_cli
 
 SEED = 1234
 """The baseline's seed of random decisions."""
@@ -92,7 +92,7 @@ CASES = [
     ),
     Case("serverless, 10 nodes, Azure", "functions/serverless", AZURE_FUNCTIONS, EVEN_SHORT, {}, SERVED),
     *(
-        Case(f"workflows, {n} nodes", "functions/workflow", WFINSTANCES, list(range(105)), {"nodes": n}, PLANNED)
+        Case(f"workflows, {n} nodes", "workflow/dag", WFINSTANCES, list(range(105)), {"nodes": n}, PLANNED)
         for n in (4, 16, 64)
     ),
     Case("pods, 10 nodes, Bitbrains", "pods/deploy", BITBRAINS, list(range(0, 8000, 1000)), {}, MIGRATED),
@@ -107,8 +107,9 @@ def run(case: Case, path: Path) -> dict[str, Any]:
     trace = case.read(path) if case.read else path
     began = time.process_time()
     env = make_vec(case.scenario, 1, trace=trace, **case.keys)
-    limits = bounds.of_starts(env, case.starts)
-    metric, sign = bounds.primary(env.scenario)
+    limits = env.problem.bound.of_starts(env, case.starts)
+    metric = env.problem.bound.metric(env.scenario)
+    sign = env.problem.better(metric)
     result: dict[str, Any] = {
         "metric": metric,
         "sign": sign,
@@ -117,7 +118,7 @@ def run(case: Case, path: Path) -> dict[str, Any]:
         "rows": [],
     }
     print(case.title, {key: result[key] for key in ("metric", "bound", "bound_cpu_s")}, flush=True)
-    for name in heuristics.names(scenarios.load(case.scenario).family):
+    for name in problems.get(scenarios.load(case.scenario).problem).heuristics:
         began = time.process_time()
         episodes = run_episodes(case.scenario, name, case.starts, trace=trace, seed=SEED, **case.keys)
         beaten = [

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sched_env import heuristics, scenarios
-from sched_env.bounds import jobs as bounds
-from sched_env.errors import run_cli
+from sched_env import problems, scenarios
+from sched_env.jobs import bounds
+from sched_env.jobs import trace as traces
 from sched_env.jobs.vector import Workload
 from sched_env.rollout import run_episodes
-from sched_env.traces import jobs as traces
+from wire.errors import run_cli
 
 DRAW = 0
 """Seed of the drawn data sizes."""
@@ -60,7 +60,7 @@ def measure(scenario: str, name: str, load: Workload, count: int, **overrides: A
 def rows_of(label: str, count: int, load: Workload) -> dict[str, Any]:
     settings = scenarios.load("jobs/testbed", {"episode_jobs": count})
     bound = bounds.lower(settings, load)._asdict()  # type: ignore[arg-type]
-    rows = {name: measure("jobs/testbed", name, load, count) for name in heuristics.names("jobs")}
+    rows = {name: measure("jobs/testbed", name, load, count) for name in problems.get("jobs").heuristics}
     for threshold in (0.8, 0.9):
         rows[f"min_completion_time, cpu threshold {threshold}"] = measure(
             "jobs/testbed", "min_completion_time", load, count, cpu_threshold=threshold
@@ -75,7 +75,7 @@ def table(results: list[dict[str, Any]], command: str) -> str:
         "",
         f"Made by `{command}`. Scenario `jobs/testbed`: 2 RTX4090, 1 A100, 6 P100, up to three jobs a card, all jobs "
         "submitted at the start, 100 MB/s links, run times from the measured profiles (sets that were not measured: "
-        "log-linear fit). The bound holds for every schedule (`sched_env.bounds.jobs`); *above* is how far a figure "
+        "log-linear fit). The bound holds for every schedule (`sched_env.jobs.bounds`); *above* is how far a figure "
         "is above it. *Lab* is the network of upstream's own logs instead: 2 A6000, 4 RTX4090, 8 A100 "
         "(`benchmarks/cpn_lab.yaml`). `random_feasible` is the mean of ten runs. Prices: 0.70 (RTX4090), 1.80 (A100), "
         "0.60 (P100), 0.90 (A6000) USD a card hour and 0.02 USD a GB, our own assumptions.",

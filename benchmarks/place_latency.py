@@ -28,7 +28,8 @@ import psutil
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from sched_env import features, sample_bundle, signatures
+from sched_env import problems
+from wire import sample_bundle, signatures
 
 
 def body(count: int, rng: np.random.Generator) -> bytes:
@@ -38,13 +39,13 @@ def body(count: int, rng: np.random.Generator) -> bytes:
         state = {name: round(default * float(rng.uniform(0.5, 2.0)), 4) for name, (_, default) in FIELDS.items()}
         state |= {"cpu_deployed": float(rng.uniform(0, 6)), "mem_deployed": float(rng.uniform(0, 16)), "active": 1.0}
         nodes.append({"name": f"node-{index:05d}", "state": state})
-    asked = {name: default for name, (_, default) in features.REQUEST_FIELDS["functions"].items()}
+    asked = {name: default for name, (_, default) in problems.get("functions").request_fields.items()}
     return json.dumps(
         {"problem": "functions", "requests": [{"id": "pod-1", "fields": asked}], "candidates": nodes}
     ).encode()
 
 
-FIELDS = features.STATE_FIELDS["functions"]
+FIELDS = problems.get("functions").state_fields
 
 
 def call(client: http.client.HTTPConnection, payload: bytes) -> dict:
@@ -114,7 +115,7 @@ def signed_bundle(folder: Path, hidden: int) -> Path:
     (trusted / "benchmark.pub").write_bytes(public)
     bundle = folder / "bundle"
     bundle.mkdir()
-    for name, data in sample_bundle.build(hidden=hidden).items():
+    for name, data in sample_bundle.build(problems.spec("functions"), hidden=hidden).items():
         (bundle / name).write_bytes(data)
     signatures.sign(bundle, private)
     return bundle

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from pipeline.cleaning.rules import ALIASES, MAX_VALUE
-from pipeline.cleaning.units import CAPACITY, LARGEST_MEM_BYTES, MUCH_LESS, RESOURCE, SLACK, SMALLEST_MEM_BYTES
+from pipeline.clean.rules import ALIASES, MAX_VALUE
+from pipeline.clean.units import CAPACITY, LARGEST_MEM_BYTES, MUCH_LESS, RESOURCE, SLACK, SMALLEST_MEM_BYTES
 from pipeline.contracts.raw import METRICS
 
 KEY = ["cluster", "metric", "node", "pod", "function", "card", "le"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sched_env.traces.tables import VmTrace
+from sched_env.vm.tables import VmTrace
 
 
 class Half:

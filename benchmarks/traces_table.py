@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from sched_env.errors import run_cli
+from wire.errors import run_cli
 
 
 class Case(NamedTuple):

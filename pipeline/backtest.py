@@ -19,17 +19,18 @@ import msgspec
 import numpy as np
 from scipy.special import ndtr
 
-from pipeline import settings, windows
+from pipeline import champions, settings, windows
 from pipeline.contracts.evaluation import BACKTEST_FILE, Backtest, Promise
 from pipeline.contracts.windows import WINDOW_SECONDS
 from pipeline.errors import DataError
 from pipeline.files import write_atomic
-from pipeline.gating import origin
 from pipeline.prices import DEFAULT_USD_PER_HOUR
 from pipeline.statistics.estimators import Floats
-from sched_env.contracts.feature_spec import PROBLEMS, Problem
-from sched_env.errors import run_cli
-from sched_env.traces.tables import SLO_FACTOR
+from sched_env import problems
+from sched_env.functions.tables import SLO_FACTOR
+from wire import policy
+from wire.contracts.feature_spec import ProblemName
+from wire.errors import run_cli
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,18 +73,18 @@ def compare(
 
 
 def back_test(
-    problem: Problem, champion: Path, folder: Path, config: Config, rollout: Rollout | None = None
+    problem: ProblemName, champion: Path, folder: Path, config: Config, rollout: Rollout | None = None
 ) -> Backtest | None:
     """Back-test the newest windows in which the champion can have been live; None when there is no champion.
 
     Args:
         problem: Which problem.
-        champion: Folder of the bundle that is live.
+        champion: Its folder (``pipeline.champions``).
         folder: Folder of the window tables.
         config: Section ``backtest``.
         rollout: Replays a stretch of the windows; by default, the champion's graph in the simulator.
     """
-    live = origin.read(champion)
+    live = champions.live(champion)
     if live is None:
         return None
     end = windows.span(folder).end
@@ -111,17 +112,17 @@ def _next_window(moment: datetime) -> datetime:
 
 def _champion_rollout(champion: Path, folder: Path) -> Rollout:
     """The champion's graph over the whole stretch as one episode, in the scenario it is trained and evaluated in."""
-    from pipeline.evaluate import GraphPolicy
-    from pipeline.policies.datasets import WorkloadConfig
+    from pipeline.datasets import WorkloadConfig
     from sched_env.rollout import run_episodes
 
     config = settings.load("workload.functions", WorkloadConfig)
+    champion_policy = policy.load(champion / champions.BUNDLE_FOLDER, problems.spec)
 
     def rollout(start: datetime, end: datetime) -> Mapping[str, float]:
         trace = windows.function_trace(folder, start, end)
         overrides = config.overrides | {"horizon": len(trace[0])}
         starts = np.zeros(1, dtype=np.int64)
-        (episode,) = run_episodes(config.scenario, GraphPolicy(champion), starts, trace=trace, **overrides)
+        (episode,) = run_episodes(config.scenario, champion_policy, starts, trace=trace, **overrides)
         return {metric: episode[metric] for metric in METRICS}
 
     return rollout
@@ -201,13 +202,13 @@ def _covered_hours(lives: pd.DataFrame) -> float:
 def main(arguments: list[str] | None = None) -> int:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.backtest", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--problem", choices=PROBLEMS, required=True)
+    parser.add_argument("--problem", choices=problems.names(), required=True)
     parser.add_argument("--params", type=Path, default=settings.PARAMS_FILE)
     parser.add_argument("--windows", type=Path, default=Path("data/windows"))
     parser.add_argument("--champions", type=Path, default=Path("champions"), help="folder of the live bundles")
     parser.add_argument("--out", type=Path, help="default: data/evaluation/<problem>/backtest.json")
     chosen = parser.parse_args(arguments)
-    problem: Problem = chosen.problem
+    problem: ProblemName = chosen.problem
     out: Path = chosen.out or Path("data/evaluation") / problem / BACKTEST_FILE
     config = settings.load("backtest", Config, chosen.params)
     found = back_test(problem, chosen.champions / problem, chosen.windows, config)

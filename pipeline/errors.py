@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sched_env.errors import LoadmasterError
+from wire.errors import LoadmasterError
 
 
 class DataError(LoadmasterError):

@@ -20,20 +20,31 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
+from pipeline import champions
 from pipeline.backtest import Config as BacktestConfig
 from pipeline.backtest import back_test
-from pipeline.contracts.evaluation import BACKTEST_FILE, EPISODES, Integrity
+from pipeline.contracts.evaluation import (
+    BACKTEST_FILE,
+    EPISODES,
+    EPISODES_FILE,
+    INTEGRITY_FILE,
+    TERMS_FILE,
+    Integrity,
+    Terms,
+)
+from pipeline.datasets import WINDOWS, Workload, workload
 from pipeline.export import BUNDLES, SIZES, Parity, draw
 from pipeline.files import replaced_folder, write_atomic
-from pipeline.policies.datasets import WINDOWS, Workload, workload
 from pipeline.settings import load
 from pipeline.train import METRICS
 from pipeline.workspace import CHAMPIONS
-from sched_env import bundle, heuristics, policy_graph
-from sched_env.contracts.bundle import MANIFEST_FILE
-from sched_env.contracts.feature_spec import PROBLEMS, Problem
-from sched_env.errors import BundleError, run_cli
+from sched_env import problems, scenarios
 from sched_env.rollout import run_episodes
+from wire import bundle
+from wire.contracts.feature_spec import ProblemName
+from wire.errors import BundleError, run_cli
+from wire.policy import GraphPolicy
+from wire.policy import load as load_policy
 
 EVALUATION = Path("data/evaluation")
 LATENCY_CANDIDATES, LATENCY_CALLS = 100, 2000
@@ -52,23 +63,6 @@ class EvaluateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Scenario -> density of arrivals; 1 is as recorded."""
     heuristics: list[str]
     """What the policy must beat; the best of them, whichever that turns out to be."""
-
-
-def _bundle_files(folder: Path) -> dict[str, bytes]:
-    """Read a bundle; the README that keeps an empty champion's folder in git is not part of it."""
-    return {name: (folder / name).read_bytes() for name in bundle.MAX_FILE_BYTES if (folder / name).exists()}
-
-
-class GraphPolicy:
-    """A bundle's graph as a rollout policy; checked and loaded from the bytes that were checked."""
-
-    def __init__(self, folder: Path) -> None:
-        self.bundle = bundle.check(_bundle_files(folder))
-        self.session = policy_graph.open_session(self.bundle.policy)
-
-    def __call__(self, candidates: np.ndarray, request: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Score a batch of observations."""
-        return policy_graph.scores(self.session, candidates, request, mask)
 
 
 def episodes(data: Workload, policies: dict[str, tuple[str, Policy]], config: EvaluateConfig) -> pa.Table:
@@ -97,13 +91,28 @@ def episodes(data: Workload, policies: dict[str, tuple[str, Policy]], config: Ev
     return pa.Table.from_pylist(rows, schema=EPISODES)
 
 
+def terms(problem: ProblemName, scenario: str) -> Terms:
+    """Say what a scenario of a problem is judged by."""
+    value, loaded = problems.get(problem), scenarios.load(scenario)
+    primary = value.primary(loaded)
+    return Terms(
+        problem=problem,
+        scenario=loaded.name,
+        primary_metric=primary,
+        higher_is_better=value.better(primary) > 0,
+        bound_metric=value.bound.metric(loaded) if value.bound else None,
+        fallback=value.fallback,
+        guardrails=list(value.guardrails),
+    )
+
+
 def decision_p99_us(policy: GraphPolicy) -> float:
     """99th percentile of scoring one request against a hundred candidates, in microseconds of this thread's CPU.
 
     CPU time, because a verdict must not depend on what else the machine was doing at night; the service measures its
     own wall time.
     """
-    spec = policy.bundle.manifest.feature_spec
+    spec = policy.manifest.feature_spec
     candidates, request, mask = draw(spec, rows=1, size=LATENCY_CANDIDATES, seed=3)
     spent = np.empty(LATENCY_CALLS)
     for call in range(LATENCY_CALLS):
@@ -113,7 +122,7 @@ def decision_p99_us(policy: GraphPolicy) -> float:
     return float(np.quantile(spent, 0.99) * 1e6)
 
 
-def integrity(problem: Problem, policy: GraphPolicy, champion: GraphPolicy | None) -> Integrity:
+def integrity(problem: ProblemName, policy: GraphPolicy, champion: GraphPolicy | None) -> Integrity:
     """Collect stage 0 of the gate: what export measured, and what the shipped file does here."""
     exported = json.loads((METRICS / f"export-{problem}.json").read_text())
     parity = msgspec.convert({key: exported[key] for key in Parity.__struct_fields__}, Parity)
@@ -132,8 +141,8 @@ def integrity(problem: Problem, policy: GraphPolicy, champion: GraphPolicy | Non
         decision_p99_us=decision_p99_us(policy),
         bundle_errors=errors,
         sizes=list(SIZES),
-        digest=policy.bundle.manifest.digest,
-        champion_digest=champion.bundle.manifest.digest if champion else None,
+        digest=policy.manifest.digest,
+        champion_digest=champion.manifest.digest if champion else None,
     )
 
 
@@ -147,20 +156,23 @@ def summary(table: pa.Table) -> dict[str, dict[str, float]]:
 def main() -> int:
     """Evaluate the exported bundle of a problem."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.evaluate", description=__doc__.splitlines()[0])
-    parser.add_argument("--problem", choices=PROBLEMS, required=True)
-    problem: Problem = parser.parse_args().problem
+    parser.add_argument("--problem", choices=problems.names(), required=True)
+    problem: ProblemName = parser.parse_args().problem
     config = load(f"evaluate.{problem}", EvaluateConfig)
-    challenger = GraphPolicy(BUNDLES / problem)
+    challenger = load_policy(BUNDLES / problem, problems.spec)
     live = CHAMPIONS / problem
-    champion = GraphPolicy(live) if (live / MANIFEST_FILE).exists() else None
+    standing = champions.bundle_of(live)
+    champion = load_policy(standing, problems.spec) if standing else None
     policies: dict[str, tuple[str, Policy]] = {"challenger": ("challenger", challenger)}
     if champion is not None:
         policies["champion"] = ("champion", champion)
-    policies |= {name: ("heuristic", heuristics.check(problem, name)) for name in config.heuristics}
-    table = episodes(workload(problem, "test"), policies, config)
+    policies |= {name: ("heuristic", problems.get(problem).rule(name)) for name in config.heuristics}
+    data = workload(problem, "test")
+    table = episodes(data, policies, config)
     with replaced_folder(EVALUATION / problem) as folder:
-        pq.write_table(table, folder / "episodes.parquet")
-        (folder / "integrity.json").write_bytes(msgspec.json.encode(integrity(problem, challenger, champion)))
+        pq.write_table(table, folder / EPISODES_FILE)
+        (folder / TERMS_FILE).write_bytes(msgspec.json.encode(terms(problem, data.scenario)))
+        (folder / INTEGRITY_FILE).write_bytes(msgspec.json.encode(integrity(problem, challenger, champion)))
         backtest = back_test(problem, live, WINDOWS, load("backtest", BacktestConfig))
         if backtest is not None:
             (folder / BACKTEST_FILE).write_bytes(msgspec.json.encode(backtest))

@@ -22,14 +22,15 @@ import numpy as np
 import torch
 import yaml
 
+from pipeline.datasets import workload
 from pipeline.errors import DataError
 from pipeline.files import replaced_folder, write_atomic
-from pipeline.policies.datasets import workload
 from pipeline.policies.scorer import Scorer, TorchPolicy
 from pipeline.settings import PARAMS_FILE
 from pipeline.train import METRICS, POLICIES, read
-from sched_env import bundle, features, policy_graph
-from sched_env.contracts.bundle import (
+from sched_env import problems
+from wire import bundle, graph
+from wire.contracts.bundle import (
     CANDIDATES_INPUT,
     GOLDEN_FILE,
     MANIFEST_FILE,
@@ -41,11 +42,10 @@ from sched_env.contracts.bundle import (
     Manifest,
     content_digest,
 )
-from sched_env.contracts.feature_spec import PROBLEMS, FeatureSpec, Problem
-from sched_env.errors import run_cli
+from wire.contracts.feature_spec import FeatureSpec, ProblemName
+from wire.errors import run_cli
 
 BUNDLES = Path("data/bundles")
-OPSET = 18
 SIZES = (1, 2, 3, 5, 20, 100, 1000)
 """Candidate counts that are compared; exporters like to freeze the small ones."""
 GOLDEN_SIZES = (1, 2, 3, 20, 100)
@@ -75,7 +75,7 @@ def to_onnx(scorer: Scorer, spec: FeatureSpec) -> bytes:
             scorer.eval(),
             example,
             dynamo=True,
-            opset_version=OPSET,
+            opset_version=graph.OPSET,
             external_data=False,
             input_names=[CANDIDATES_INPUT, REQUEST_INPUT, MASK_INPUT],
             output_names=[SCORES_OUTPUT],
@@ -120,13 +120,13 @@ def compare(scorer: Scorer, session: Any, spec: FeatureSpec) -> Parity:
     for size in SIZES:
         candidates, request, mask = draw(spec, rows=16, size=size, seed=1)
         expected = network(candidates, request, mask)
-        found = policy_graph.scores(session, candidates, request, mask)
+        found = graph.scores(session, candidates, request, mask)
         largest = np.abs(np.where(mask, expected, 0.0)).max(axis=1, keepdims=True)
         worst = max(worst, float((np.abs(found - expected) / (1.0 + largest))[mask].max()))
         equal &= bool((found.argmax(axis=1) == expected.argmax(axis=1)).all())
         violations += int((~np.take_along_axis(mask, found.argmax(axis=1)[:, None], axis=1)).sum())
         order = np.random.default_rng(size).permutation(size)
-        shuffled = policy_graph.scores(session, candidates[:, order], request, mask[:, order])
+        shuffled = graph.scores(session, candidates[:, order], request, mask[:, order])
         invariant &= bool((order[shuffled.argmax(axis=1)] == found.argmax(axis=1)).all())
     return Parity(worst, equal, invariant, violations)
 
@@ -138,7 +138,7 @@ def golden(session: Any, spec: FeatureSpec) -> bytes:
         observation = draw(spec, rows=GOLDEN_ROWS, size=size, seed=2)
         for name, array in zip(("candidates", "request", "mask"), observation, strict=True):
             arrays[f"{name}_{size}"] = array
-        arrays[f"scores_{size}"] = policy_graph.scores(session, *observation)
+        arrays[f"scores_{size}"] = graph.scores(session, *observation)
     buffer = io.BytesIO()
     np.savez(
         buffer, allow_pickle=False, **arrays
@@ -146,18 +146,18 @@ def golden(session: Any, spec: FeatureSpec) -> bytes:
     return buffer.getvalue()
 
 
-def export(problem: Problem) -> Manifest:
+def export(problem: ProblemName) -> Manifest:
     """Write ``data/bundles/<problem>`` from the best of ``data/policies/<problem>/*``."""
     trainings = sorted(path for path in (POLICIES / problem).iterdir() if path.is_dir() and path.name[0] != ".")
     if not trainings:
         raise DataError(f"{POLICIES / problem} holds no training", "at least one", "run the train stages first")
     best = max(trainings, key=lambda folder: read(folder)[0].validation["return"])
     description, weights = read(best)
-    spec = features.spec(problem)
+    spec = problems.spec(problem)
     scorer = Scorer(spec, description.hidden)
     scorer.load_state_dict(weights)
     policy = to_onnx(scorer, spec)
-    session = policy_graph.open_session(policy)
+    session = graph.open_session(policy)
     parity = compare(scorer, session, spec)
     if not (parity.argmax_equal and parity.mask_violations == 0):
         raise DataError(f"the exported graph of {best} does not decide like the network: {parity}")
@@ -170,7 +170,7 @@ def export(problem: Problem) -> Manifest:
         files=hashes,
         digest=content_digest(problem, spec, hashes),
         algorithm=description.algorithm,
-        opset=OPSET,
+        opset=graph.OPSET,
         params={"seed": description.seed, **_params(problem)},
         metrics={f"validation_{name}": value for name, value in description.validation.items()},
         lineage=Lineage(git_commit="", dvc_lock_sha256="", run_id="", windows_start=train.start, windows_end=test.end),
@@ -181,7 +181,7 @@ def export(problem: Problem) -> Manifest:
         (folder / MANIFEST_FILE).write_bytes(
             msgspec.json.format(msgspec.json.encode(manifest, order="sorted"), indent=2)
         )
-    bundle.check(bundle.read(BUNDLES / problem))
+    bundle.check(bundle.read(BUNDLES / problem), problems.spec)
     measured = {"digest": manifest.digest, "seed": description.seed, **msgspec.structs.asdict(parity)}
     write_atomic(METRICS / f"export-{problem}.json", json.dumps(measured, indent=2).encode() + b"\n")
     return manifest
@@ -195,7 +195,7 @@ def _params(problem: str) -> dict[str, object]:
 def main() -> int:
     """Export the best training of a problem."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.export", description=__doc__.splitlines()[0])
-    parser.add_argument("--problem", choices=PROBLEMS, required=True)
+    parser.add_argument("--problem", choices=problems.names(), required=True)
     export(parser.parse_args().problem)
     return 0
 

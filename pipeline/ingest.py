@@ -33,7 +33,7 @@ from pipeline.sources.prometheus import PrometheusConfig, PrometheusSource
 from pipeline.sources.request_log import RequestLogConfig, RequestLogSource
 from pipeline.sources.sample import SampleConfig, SampleSource
 from pipeline.sources.traces import TracesConfig, TracesSource
-from sched_env.errors import ConfigError, run_cli
+from wire.errors import ConfigError, run_cli
 
 OUT = Path("data/raw")
 

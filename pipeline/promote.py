@@ -16,15 +16,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipeline.contracts.record import PromotionRecord
 from pipeline.errors import RegistryError
-from pipeline.registering import bundles
-from pipeline.registering.chain import Chain, append
-from pipeline.registering.runs import Run, record_run, refuse_edited
-from pipeline.registering.views import describe
-from sched_env.contracts.bundle import Manifest, Verdict
-from sched_env.contracts.feature_spec import PROBLEMS
-from sched_env.errors import run_cli
+from pipeline.registry import bundles
+from pipeline.registry.chain import Chain, append
+from pipeline.registry.runs import Run, record_run, refuse_edited
+from pipeline.registry.views import describe
+from sched_env import problems
+from wire.contracts.bundle import Manifest, Verdict
+from wire.contracts.record import PromotionRecord
+from wire.errors import run_cli
 
 
 def promote(problem: str, run_dir: Path, *, run_id: str, approver: str, reason: str) -> PromotionRecord:
@@ -185,7 +185,7 @@ def _facts(chain: Chain, manifest: Manifest, report: dict[str, Any], run: Run) -
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.promote", description="Sign and record a promotion")
-    parser.add_argument("--problem", required=True, choices=PROBLEMS)
+    parser.add_argument("--problem", required=True, choices=problems.names())
     parser.add_argument("--run-dir", type=Path, help="the run's clone")
     parser.add_argument("--run-id", help="the run's id; the name of its folder without it")
     parser.add_argument("--approver", default="", help="the person who decided")

@@ -10,14 +10,14 @@ from __future__ import annotations
 import argparse
 import sys
 
-from pipeline.contracts.record import PromotionRecord
 from pipeline.errors import RegistryError
-from pipeline.registering import bundles
-from pipeline.registering.chain import Chain
-from pipeline.registering.outcomes import settle
-from pipeline.registering.service import Refused, live_policy, push_bundle
-from sched_env.contracts.feature_spec import PROBLEMS
-from sched_env.errors import run_cli
+from pipeline.registry import bundles
+from pipeline.registry.chain import Chain
+from pipeline.registry.outcomes import settle
+from pipeline.registry.service import Refused, live_policy, push_bundle
+from sched_env import problems
+from wire.contracts.record import PromotionRecord
+from wire.errors import run_cli
 
 
 def push(problem: str, url: str) -> PromotionRecord:
@@ -47,7 +47,7 @@ def push(problem: str, url: str) -> PromotionRecord:
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.push", description="Push the approved bundle")
-    parser.add_argument("--problem", required=True, choices=PROBLEMS)
+    parser.add_argument("--problem", required=True, choices=problems.names())
     parser.add_argument("--url", required=True, help="address of the placement service")
     arguments = parser.parse_args()
     record = push(arguments.problem, arguments.url)

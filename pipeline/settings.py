@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 import yaml
 
-from sched_env.errors import ConfigError, legal
+from wire.errors import ConfigError, legal
 
 T = TypeVar("T")
 

@@ -20,15 +20,15 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from pipeline.datasets import Workload, workload
 from pipeline.files import replaced_folder, write_atomic
-from pipeline.policies.datasets import Workload, workload
 from pipeline.policies.ppo import PpoConfig, Trained, train
 from pipeline.policies.scorer import Scorer, TorchPolicy
 from pipeline.settings import load, var
-from sched_env.contracts.feature_spec import PROBLEMS
-from sched_env.errors import run_cli
+from sched_env import problems
 from sched_env.rollout import run_episodes
 from sched_env.vector import PlacementVectorEnv, make_vec
+from wire.errors import run_cli
 
 ALGORITHMS = {"maskable_ppo": PpoConfig}
 POLICIES = Path("data/policies")
@@ -106,7 +106,7 @@ def read(folder: Path) -> tuple[Description, dict[str, torch.Tensor]]:
 def main() -> int:
     """Train one policy."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.train", description=__doc__.splitlines()[0])
-    parser.add_argument("--problem", choices=PROBLEMS, required=True)
+    parser.add_argument("--problem", choices=problems.names(), required=True)
     parser.add_argument("--algorithm", choices=tuple(ALGORITHMS), required=True)
     parser.add_argument("--seed", type=int, required=True, help="names the training; equal seeds give equal weights")
     arguments = parser.parse_args()

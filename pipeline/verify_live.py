@@ -11,16 +11,16 @@ from __future__ import annotations
 import argparse
 import sys
 
-from pipeline.registering.outcomes import confirm, reconcile
-from pipeline.registering.views import describe
-from sched_env.contracts.feature_spec import PROBLEMS
-from sched_env.errors import run_cli
+from pipeline.registry.outcomes import confirm, reconcile
+from pipeline.registry.views import describe
+from sched_env import problems
+from wire.errors import run_cli
 
 
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.verify_live", description="Record what is live")
-    parser.add_argument("--problem", required=True, choices=PROBLEMS)
+    parser.add_argument("--problem", required=True, choices=problems.names())
     parser.add_argument("--url", required=True, help="address of the placement service")
     parser.add_argument("--reconcile", action="store_true", help="record a flip made in the service")
     arguments = parser.parse_args()

@@ -26,8 +26,10 @@ from pipeline import settings
 from pipeline.contracts.windows import SCHEMA_VERSION, TABLES, VERSION_KEY, WINDOW_SECONDS
 from pipeline.errors import DataError
 from pipeline.prices import DEFAULT_USD_PER_HOUR
-from sched_env.errors import ConfigError, ContractError
-from sched_env.traces.tables import SLO_FACTOR, FunctionTrace, NodeTable, VmTrace
+from sched_env.functions.tables import SLO_FACTOR, FunctionTrace
+from sched_env.tables import NodeTable
+from sched_env.vm.tables import VmTrace
+from wire.errors import ConfigError, ContractError
 
 DEFAULT_NET_MB_S = 1000.0
 DEFAULT_DISK_IOPS = 5000.0

@@ -21,10 +21,10 @@ from typing import Annotated
 import msgspec
 import yaml
 
-from pipeline.gating.origin import STANDING_FILE
-from pipeline.registering import places
+from pipeline import champions
+from pipeline.registry import places
 from pipeline.settings import load, var
-from sched_env.errors import ConfigError, run_cli
+from wire.errors import ConfigError, run_cli
 
 REPO_ENV = "LOADMASTER_REPO"
 """Environment variable naming the repository to clone; the one this file stands in by default."""
@@ -104,14 +104,13 @@ def _write_days(path: Path, days: tuple[date, date] | None) -> None:
 
 
 def _copy_champions(workspace: Path, home: Path) -> None:
-    """Put each live bundle where ``evaluate`` expects the champion; without one the folder keeps its README only."""
-    from pipeline.registry import live_bundle, standing
+    """Put each live bundle where ``evaluate`` expects the champion; without one its standing says so."""
+    from pipeline.registry.command import live_bundle, standing
 
-    for folder in sorted((workspace / CHAMPIONS).iterdir()):
-        bundle = live_bundle(folder.name, home) if folder.is_dir() else None
+    for problem in problems(workspace):
+        bundle = live_bundle(problem, home)
         if bundle is not None:
-            shutil.copytree(bundle, folder, dirs_exist_ok=True)
-            (folder / STANDING_FILE).write_bytes(msgspec.json.encode(standing(folder.name)))
+            champions.put(workspace / CHAMPIONS / problem, bundle, standing(problem))
 
 
 def stages(workspace: Path) -> dict[str, list[str]]:

@@ -12,7 +12,7 @@ import uvicorn
 from placement.app import create_app
 from placement.settings import load
 from placement.store import FolderStore
-from sched_env.errors import ConfigError, run_cli
+from wire.errors import ConfigError, run_cli
 
 
 def main() -> int:

@@ -13,10 +13,10 @@ from placement import service
 from placement.api import bodies, health, openapi, page, place, policies
 from placement.errors import PlaceRefusedError, PushRefusedError
 from placement.settings import Settings, load
-from sched_env.contracts.bundle import Manifest
-from sched_env.contracts.feature_spec import PROBLEMS
-from sched_env.contracts.place import PlaceRequest, PlaceResponse
-from sched_env.errors import LoadmasterError
+from sched_env import problems
+from wire.contracts.bundle import Manifest
+from wire.contracts.place import PlaceRequest, PlaceResponse
+from wire.errors import LoadmasterError
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -58,7 +58,7 @@ async def refuse(request: Request, error: Exception) -> Response:
     if isinstance(error, PushRefusedError):
         running.metrics.refuse(error.code)
         name = request.path_params.get("problem")
-        live = running.live.get(name) if error.status == 412 and name in PROBLEMS else None
+        live = running.live.get(name) if error.status == 412 and name in problems.names() else None
         said = openapi.Refusal(
             str(error),
             live.digest if live else None,

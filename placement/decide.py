@@ -25,8 +25,9 @@ from placement.live import Live, LivePolicies
 from placement.metrics import Metrics
 from placement.settings import Settings
 from placement.state import State, check_request
-from sched_env import features, heuristics
-from sched_env.contracts.place import Placement, PlacementRequest, Ranked
+from sched_env import heuristics, problems
+from sched_env.observation import Observation
+from wire.contracts.place import Placement, PlacementRequest, Ranked
 
 Scores = NDArray[np.float32]
 
@@ -90,7 +91,7 @@ class Decider:
             for request, observation, row in zip(requests, observations, rows, strict=True)
         ]
 
-    async def _score(self, live: Live, observations: list[features.Observation]) -> Scores | PolicyFailedError:
+    async def _score(self, live: Live, observations: list[Observation]) -> Scores | PolicyFailedError:
         if live.policy is None:
             return PolicyFailedError("no_policy", "no policy is live")
         try:
@@ -117,7 +118,7 @@ class Decider:
         live: Live,
         state: State,
         request: PlacementRequest,
-        observation: features.Observation,
+        observation: Observation,
         scores: Scores | PolicyFailedError,
         top_k: int,
     ) -> Placement:
@@ -163,7 +164,7 @@ class Decider:
         return Placement(request.id, ranked[:top_k], feasible, reason, fallback is not None)
 
 
-def feature_hash(observation: features.Observation) -> str:
+def feature_hash(observation: Observation) -> str:
     """Name an observation, so that a logged decision can be matched with a rebuilt one."""
     digest = hashlib.blake2b(digest_size=16)
     for array in observation:
@@ -171,11 +172,11 @@ def feature_hash(observation: features.Observation) -> str:
     return digest.hexdigest()
 
 
-def _observe(state: State, request: PlacementRequest) -> features.Observation:
+def _observe(state: State, request: PlacementRequest) -> Observation:
     where = "the request"
     try:
         with np.errstate(all="ignore"):
-            observation = features.build(state.problem, state.columns_for(request), request.fields)
+            observation = problems.get(state.problem).build(state.columns_for(request), request.fields)
     except ZeroDivisionError:
         pass  # a request's own fields are plain numbers: they raise where a column would hold infinity
     else:
@@ -189,7 +190,7 @@ def _observe(state: State, request: PlacementRequest) -> features.Observation:
 
 
 def _stack(
-    observations: list[features.Observation],
+    observations: list[Observation],
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]:
     if len(observations) == 1:
         only = observations[0]
@@ -214,16 +215,7 @@ def _rank(names: list[str], scores: NDArray[np.floating], count: int) -> list[Ra
 
 
 def _ruled_out(state: State, request: PlacementRequest) -> str:
-    """Say how many candidates each resource rules out, from the capacity and deployed fields the problem has."""
-    columns = state.columns_for(request)
-    _, defaults = features.STATE_FIELDS[state.problem], features.REQUEST_FIELDS[state.problem]
-    counts: dict[str, int] = {}
-    if "active" in columns:
-        counts["not active"] = int((columns["active"] <= 0).sum())
-    for resource, (_, default) in defaults.items():
-        capacity, deployed = columns.get(f"{resource}_capacity"), columns.get(f"{resource}_deployed")
-        if capacity is not None and deployed is not None:
-            asked = request.fields.get(resource, default)
-            counts[f"too little {resource}"] = int((deployed + asked > capacity).sum())
+    """Say how many candidates each reason rules out."""
+    counts = problems.get(state.problem).ruled_out(state.columns_for(request), request.fields)
     said = [f"{count} {what}" for what, count in counts.items() if count]
     return ", ".join(said) or f"the mask of {state.problem} rules out all {len(state.names)}"

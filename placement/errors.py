@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from sched_env.errors import LoadmasterError
+from wire.errors import LoadmasterError
 
 RefusalCode = Literal["token", "precondition", "counter", "size", "archive", "signature", "bundle", "trial", "store"]
 """The step of a push that said no; the label of the refused-pushes metric."""

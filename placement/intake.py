@@ -15,11 +15,12 @@ from placement.errors import PushRefusedError, StoreError
 from placement.policy import Policy, open_policy
 from placement.settings import Settings
 from placement.store import PolicyStore
-from sched_env import bundle, signatures
-from sched_env.contracts.bundle import SIGNATURE_FILE
-from sched_env.contracts.feature_spec import Problem
-from sched_env.errors import BundleError, ConfigError
-from sched_env.policy_graph import refusing
+from sched_env import problems
+from wire import bundle, signatures
+from wire.contracts.bundle import SIGNATURE_FILE
+from wire.contracts.feature_spec import ProblemName
+from wire.errors import BundleError, ConfigError
+from wire.graph import refusing
 
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
 
@@ -102,14 +103,14 @@ def verify_signature(files: Mapping[str, bytes], store: PolicyStore, settings: S
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def admit(files: Mapping[str, bytes], problem: Problem, store: PolicyStore, settings: Settings) -> Policy:
+def admit(files: Mapping[str, bytes], problem: ProblemName, store: PolicyStore, settings: Settings) -> Policy:
     """Take a bundle through every check, cheapest and most telling first; raises :class:`PushRefusedError`."""
     try:
         key = verify_signature(files, store, settings)
     except BundleError as error:
         raise PushRefusedError.because("signature", error) from error
     try:
-        checked = bundle.check(files)
+        checked = bundle.check(files, problems.spec)
     except BundleError as error:
         raise PushRefusedError.because("bundle", error) from error
     if checked.manifest.problem != problem:

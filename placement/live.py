@@ -17,8 +17,9 @@ from placement.errors import PushRefusedError, StoreError
 from placement.policy import Policy
 from placement.settings import Settings
 from placement.store import Pointer, PolicyStore
-from sched_env.contracts.feature_spec import PROBLEMS, Problem
-from sched_env.errors import BundleError
+from sched_env import problems
+from wire.contracts.feature_spec import ProblemName
+from wire.errors import BundleError
 
 log = logging.getLogger(__name__)
 
@@ -54,13 +55,13 @@ class LivePolicies:
 
     def __init__(self, store: PolicyStore, settings: Settings) -> None:
         self._store, self._settings = store, settings
-        self._live: dict[Problem, Live] = {problem: self._restore(problem) for problem in PROBLEMS}
+        self._live: dict[ProblemName, Live] = {problem: self._restore(problem) for problem in problems.names()}
 
-    def get(self, problem: Problem) -> Live:
+    def get(self, problem: ProblemName) -> Live:
         """Return what answers now; one atomic read."""
         return self._live[problem]
 
-    def push(self, problem: Problem, archive: Path, precondition: Precondition, counter: int) -> Live:
+    def push(self, problem: ProblemName, archive: Path, precondition: Precondition, counter: int) -> Live:
         """Make the bundle in a tar archive live, or raise and change nothing."""
         self.check(problem, precondition, counter)
         before = self._live[problem]
@@ -75,7 +76,7 @@ class LivePolicies:
         except StoreError as error:
             raise PushRefusedError.because("store", error, status=500) from error
 
-    def rollback(self, problem: Problem, precondition: Precondition | None, counter: int) -> Live:
+    def rollback(self, problem: ProblemName, precondition: Precondition | None, counter: int) -> Live:
         """Flip back to the previous policy; a flip like any other, with a counter of its own."""
         self.check(problem, precondition, counter)
         before = self._live[problem]
@@ -87,7 +88,7 @@ class LivePolicies:
         except StoreError as error:
             raise PushRefusedError.because("store", error, status=500) from error
 
-    def check(self, problem: Problem, precondition: Precondition | None, counter: int) -> None:
+    def check(self, problem: ProblemName, precondition: Precondition | None, counter: int) -> None:
         """Compare what the client believes with what is so: digest first, then the rising counter."""
         live = self._live[problem]
         stored = live.pointer.digest if live.pointer else None
@@ -102,7 +103,7 @@ class LivePolicies:
                 "counter", 412, f"promotion counter {counter}", f"more than {live.pointer.counter}, already seen"
             )
 
-    def _flip(self, problem: Problem, policy: Policy, previous: Policy | None, counter: int) -> Live:
+    def _flip(self, problem: ProblemName, policy: Policy, previous: Policy | None, counter: int) -> Live:
         before = self._live[problem]
         if previous is not None and previous.manifest.digest == policy.manifest.digest:
             previous = before.previous  # the same policy again, with another manifest or to repair the store
@@ -117,7 +118,7 @@ class LivePolicies:
         log.info("live: problem=%s digest=%s counter=%d signed by %s", problem, pointer.digest, counter, policy.key)
         return after
 
-    def _restore(self, problem: Problem) -> Live:
+    def _restore(self, problem: ProblemName) -> Live:
         """Load what the store says is live, verified anew; when it is damaged, the previous one, else none."""
         try:
             pointer = self._store.pointer(problem)
@@ -133,11 +134,11 @@ class LivePolicies:
         return Live(pointer, policy, self._try_open(problem, pointer))
 
     @staticmethod
-    def _degraded(problem: Problem, live: Live) -> Live:
+    def _degraded(problem: ProblemName, live: Live) -> Live:
         log.error("degraded: problem=%s answers with %s: %s", problem, live.digest or "the heuristic", live.degraded)
         return live
 
-    def _try_open(self, problem: Problem, pointer: Pointer) -> Policy | None:
+    def _try_open(self, problem: ProblemName, pointer: Pointer) -> Policy | None:
         if pointer.previous_digest is None:
             return None
         try:
@@ -146,7 +147,7 @@ class LivePolicies:
             log.warning("previous policy of %s cannot be loaded: %s", problem, error)
             return None
 
-    def _open(self, problem: Problem, digest: str) -> Policy:
+    def _open(self, problem: ProblemName, digest: str) -> Policy:
         policy = intake.admit(self._store.bundle(problem, digest), problem, self._store, self._settings)
         if policy.manifest.digest != digest:
             raise StoreError(f"store holds {policy.manifest.digest} in the place of {digest}", "bundles by digest")

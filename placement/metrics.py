@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 
 from placement.errors import FallbackReason, RefusalCode
 from placement.live import Live
-from sched_env.contracts.feature_spec import Problem
+from wire.contracts.feature_spec import ProblemName
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -56,14 +56,14 @@ class Metrics:
             registry=self.registry,
         )
 
-    def show_live(self, problem: Problem, live: Live) -> None:
+    def show_live(self, problem: ProblemName, live: Live) -> None:
         """Publish what answers for a problem."""
         self.policy.remove_by_labels({"problem": problem})
         if live.pointer is not None:
             self.policy.labels(problem, live.digest or "none").set(live.pointer.counter)
         self.degraded.labels(problem).set(live.degraded is not None)
 
-    def fallback(self, problem: Problem, reason: FallbackReason) -> None:
+    def fallback(self, problem: ProblemName, reason: FallbackReason) -> None:
         """Count a decision of the heuristic."""
         self.fallbacks.labels(problem, reason).inc()
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from placement.errors import PolicyFailedError
-from sched_env import bundle, policy_graph
-from sched_env.contracts.bundle import Manifest
-from sched_env.policy_graph import BoolArray, FloatArray
+from wire import bundle, graph
+from wire.contracts.bundle import Manifest
+from wire.graph import BoolArray, FloatArray
 
 WARM_UP_SIZES = (1, 2, 500)
 """Candidate counts run once before a policy is live: the first run of a size allocates its buffers."""
@@ -31,9 +31,9 @@ class Policy:
         self, candidates: FloatArray, request: FloatArray, mask: BoolArray, *, deadline_s: float, executor: Executor
     ) -> FloatArray:
         """Score a batch beside the event loop; raises :class:`PolicyFailedError` at the deadline or on any fault."""
-        options = policy_graph.runtime().RunOptions()
+        options = graph.runtime().RunOptions()
         run = asyncio.get_running_loop().run_in_executor(
-            executor, policy_graph.scores, self.session, candidates, request, mask, options
+            executor, graph.scores, self.session, candidates, request, mask, options
         )
         done, _ = await asyncio.wait((run,), timeout=deadline_s)
         if not done:
@@ -52,11 +52,11 @@ class Policy:
 
 def open_policy(checked: bundle.Bundle, key: str) -> Policy:
     """Load a checked bundle, replay its golden vectors, warm it up."""
-    session = policy_graph.open_session(checked.policy)
+    session = graph.open_session(checked.policy)
     bundle.replay_golden(session, checked.golden)
     spec = checked.manifest.feature_spec
     for size in WARM_UP_SIZES:
         candidates = np.zeros((1, size, len(spec.candidate)), np.float32)
         request = np.zeros((1, len(spec.request)), np.float32)
-        policy_graph.scores(session, candidates, request, np.ones((1, size), np.bool_))
+        graph.scores(session, candidates, request, np.ones((1, size), np.bool_))
     return Policy(checked.manifest, key, session)

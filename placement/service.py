@@ -17,8 +17,7 @@ from placement.live import LivePolicies
 from placement.metrics import Metrics
 from placement.settings import Settings
 from placement.store import FolderStore, PolicyStore
-from sched_env import heuristics
-from sched_env.contracts.feature_spec import PROBLEMS
+from sched_env import problems
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -58,7 +57,7 @@ def start(settings: Settings) -> Service:
     store = FolderStore(settings.store_dir, settings.keep_bundles)
     metrics = Metrics()
     live = LivePolicies(store, settings)
-    for problem in PROBLEMS:
+    for problem in problems.names():
         metrics.show_live(problem, live.get(problem))
     log = DecisionLog(settings, metrics)
     decider = Decider(live, settings, metrics, log)
@@ -67,13 +66,8 @@ def start(settings: Settings) -> Service:
 
 def check_fallbacks(settings: Settings) -> None:
     """Refuse to start with a fallback that does not exist: it would be missed when it is needed."""
-    for problem in PROBLEMS:
-        try:
-            heuristics.check(problem, settings.fallback(problem))
-        except ModuleNotFoundError as error:
-            if error.name != f"sched_env.heuristics.{problem}":
-                raise
-            # A problem that has no heuristics in this release cannot be asked for either.
+    for name in problems.names():
+        problems.get(name).rule(settings.fallback(name))
 
 
 def of(request: Request) -> Service:

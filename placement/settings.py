@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from sched_env.contracts.feature_spec import Problem
-from sched_env.errors import ConfigError
+from sched_env import problems
+from wire.contracts.feature_spec import ProblemName
+from wire.errors import ConfigError
 
 PREFIX = "LOADMASTER_"
 
@@ -72,17 +73,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     trial_memory_mib: Positive = 4096
     """Address space of that process; onnxruntime maps about 1 GiB before it does anything."""
 
-    fallback_vm: str = "best_fit"
-    fallback_pods: str = "no_migration"
-    fallback_functions: str = "least_allocated"
-    fallback_jobs: str = "min_completion_time"
-    """Heuristic that answers when the policy cannot: what surprises least. VMs are packed, pods stay where they are,
-    function instances go where kube-scheduler's own rule would put them, jobs where they end first."""
+    fallbacks: dict[str, str] = msgspec.field(default_factory=dict)
+    """Problem -> heuristic that answers when its policy cannot, where that is not the problem's own fallback:
+    LOADMASTER_FALLBACK_VM=first_fit and so on."""
 
-    def fallback(self, problem: Problem) -> str:
+    def fallback(self, problem: ProblemName) -> str:
         """Return the fallback heuristic of a problem."""
-        name: str = getattr(self, f"fallback_{problem}")
-        return name
+        return self.fallbacks.get(problem) or problems.get(problem).fallback
 
 
 _UNDER_VAR = ("store_dir", "trusted_keys_dir", "revoked_keys_file", "push_token_file", "log_dir")
@@ -95,10 +92,12 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
     if var := environ.get(PREFIX + "VAR"):
         for name in _UNDER_VAR:
             values[name] = str(Path(var) / getattr(defaults, name).relative_to("var"))
-    for name in Settings.__struct_fields__:
+    for name in set(Settings.__struct_fields__) - {"fallbacks"}:
         text = environ.get(PREFIX + name.upper())
         if text is not None:
             values[name] = text
+    given = {problem: environ.get(f"{PREFIX}FALLBACK_{problem.upper()}") for problem in problems.names()}
+    values["fallbacks"] = {problem: name for problem, name in given.items() if name}
     try:
         return msgspec.convert(values, Settings, strict=False, dec_hook=_to_path)
     except msgspec.ValidationError as error:

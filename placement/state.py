@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placement.errors import PlaceRefusedError
-from sched_env import features, heuristics
-from sched_env.contracts.feature_spec import Problem
-from sched_env.contracts.place import Candidate, PlacementRequest
-from sched_env.errors import legal
+from sched_env import problems
+from sched_env.observation import Fields
+from wire.contracts.feature_spec import ProblemName
+from wire.contracts.place import Candidate, PlacementRequest
+from wire.errors import ConfigError, legal
 
 WARM, WARM_PREFIX = "warm", "warm:"
 """A candidate may carry ``warm:<function>`` for many functions; a decision sees that of its own as ``warm``."""
@@ -27,7 +28,7 @@ _name, _state = attrgetter("name"), attrgetter("state")
 class State:
     """Candidates of one problem: names and one float64 column for each raw field."""
 
-    problem: Problem
+    problem: ProblemName
     names: list[str]
     columns: dict[str, NDArray[np.float64]]
     warm: dict[str, NDArray[np.float64]]
@@ -41,18 +42,16 @@ class State:
         return self.columns if own is None else {**self.columns, WARM: own}
 
 
-def known_fields(problem: Problem) -> tuple[features.Fields, features.Fields]:
-    """Return the raw state and request fields of a problem, or say that it cannot be served."""
+def known_fields(problem: ProblemName) -> tuple[Fields, Fields]:
+    """Return the raw state and request fields of a problem; one that does not exist cannot be served."""
     try:
-        heuristics.names(problem)
-        return features.STATE_FIELDS[problem], features.REQUEST_FIELDS[problem]
-    except ModuleNotFoundError as error:
-        if error.name not in (f"sched_env.features.{problem}", f"sched_env.heuristics.{problem}"):
-            raise
-        raise PlaceRefusedError(422, f"problem {problem} has no live features or heuristics in this release") from error
+        known = problems.get(problem)
+    except ConfigError as error:
+        raise PlaceRefusedError(422, error.found, error.expected) from error
+    return known.state_fields, known.request_fields
 
 
-def from_candidates(problem: Problem, candidates: Sequence[Candidate], functions: Iterable[str] = ()) -> State:
+def from_candidates(problem: ProblemName, candidates: Sequence[Candidate], functions: Iterable[str] = ()) -> State:
     """Turn candidates into columns; unknown fields, duplicate names and numbers that cannot be are refused.
 
     Args:
@@ -91,7 +90,7 @@ def from_candidates(problem: Problem, candidates: Sequence[Candidate], functions
     return State(problem, names, columns, own, defaulted)
 
 
-def check_request(problem: Problem, request: PlacementRequest) -> int:
+def check_request(problem: ProblemName, request: PlacementRequest) -> int:
     """Refuse unknown or impossible request fields; returns how many known ones are missing."""
     _, fields = known_fields(problem)
     unknown = request.fields.keys() - fields.keys()

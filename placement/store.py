@@ -24,10 +24,11 @@ from typing import Literal, Protocol
 import msgspec
 
 from placement.errors import StoreError
-from sched_env import bundle
-from sched_env.contracts import decode, encode
-from sched_env.contracts.feature_spec import PROBLEMS, Problem
-from sched_env.errors import BundleError, ContractError
+from sched_env import problems
+from wire import bundle
+from wire.contracts import decode, encode
+from wire.contracts.feature_spec import ProblemName
+from wire.errors import BundleError, ContractError
 
 
 class Pointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,16 +45,16 @@ class Pointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PolicyStore(Protocol):
     """What the service needs from a store."""
 
-    def pointer(self, problem: Problem) -> Pointer | None:
+    def pointer(self, problem: ProblemName) -> Pointer | None:
         """Return what is live, or None before the first push."""
 
-    def bundle(self, problem: Problem, digest: str) -> dict[str, bytes]:
+    def bundle(self, problem: ProblemName, digest: str) -> dict[str, bytes]:
         """Return the files of a stored bundle, unchecked."""
 
-    def save(self, problem: Problem, digest: str, files: dict[str, bytes]) -> None:
+    def save(self, problem: ProblemName, digest: str, files: dict[str, bytes]) -> None:
         """Keep a bundle; nothing is live by that."""
 
-    def flip(self, problem: Problem, pointer: Pointer, expected: Pointer | None) -> None:
+    def flip(self, problem: ProblemName, pointer: Pointer, expected: Pointer | None) -> None:
         """Make a saved bundle live, if ``expected`` is what is live now."""
 
     def staging(self) -> Path:
@@ -69,14 +70,14 @@ class FolderStore:
     def __init__(self, root: Path, keep_bundles: int) -> None:
         self.root, self.keep_bundles = root, keep_bundles
         try:
-            for problem in PROBLEMS:
+            for problem in problems.names():
                 (root / problem / "bundles").mkdir(parents=True, exist_ok=True)
             self._lock = (root / "lock").open("a+")
         except OSError as error:
             raise StoreError(f"policy store {root}: {error}", "a folder this user may write") from error
         self._take_lock()
         shutil.rmtree(root / "staging", ignore_errors=True)
-        for problem in PROBLEMS:
+        for problem in problems.names():
             self._finish_replacements(root / problem / "bundles")
 
     def _take_lock(self) -> None:
@@ -105,7 +106,7 @@ class FolderStore:
         folder.mkdir(parents=True, mode=0o700)
         return folder
 
-    def pointer(self, problem: Problem) -> Pointer | None:
+    def pointer(self, problem: ProblemName) -> Pointer | None:
         """Return what is live; an unreadable pointer is replaced by the last of the history, as new or newer."""
         path = self.root / problem / "live.json"
         try:
@@ -122,7 +123,7 @@ class FolderStore:
                 ) from error
             return history[-1]
 
-    def _history(self, problem: Problem) -> list[Pointer]:
+    def _history(self, problem: ProblemName) -> list[Pointer]:
         path = self.root / problem / "history.jsonl"
         pointers: list[Pointer] = []
         for line in path.read_bytes().splitlines() if path.exists() else []:
@@ -132,14 +133,14 @@ class FolderStore:
                 continue  # a torn last line of a killed process: that flip did not happen
         return pointers
 
-    def bundle(self, problem: Problem, digest: str) -> dict[str, bytes]:
+    def bundle(self, problem: ProblemName, digest: str) -> dict[str, bytes]:
         """Return the files of a stored bundle, unchecked."""
         try:
             return bundle.read(self._folder(problem, digest))
         except BundleError as error:
             raise StoreError(error.found, error.expected) from error
 
-    def save(self, problem: Problem, digest: str, files: dict[str, bytes]) -> None:
+    def save(self, problem: ProblemName, digest: str, files: dict[str, bytes]) -> None:
         """Keep a bundle: written aside, flushed to disk, then renamed into place."""
         target = self._folder(problem, digest)
         scratch = self.staging()
@@ -161,7 +162,7 @@ class FolderStore:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def flip(self, problem: Problem, pointer: Pointer, expected: Pointer | None) -> None:
+    def flip(self, problem: ProblemName, pointer: Pointer, expected: Pointer | None) -> None:
         """Make a saved bundle live, if ``expected`` is what is live now."""
         current = self.pointer(problem)
         if current != expected:
@@ -180,14 +181,14 @@ class FolderStore:
             raise StoreError(f"pointer of {problem} cannot be written: {error}", "free space and rights") from error
         self._prune(problem, pointer)
 
-    def _prune(self, problem: Problem, pointer: Pointer) -> None:
+    def _prune(self, problem: ProblemName, pointer: Pointer) -> None:
         pinned = {self._folder(problem, digest) for digest in (pointer.digest, pointer.previous_digest) if digest}
         stored = [path for path in (self.root / problem / "bundles").iterdir() if path not in pinned]
         stored.sort(key=lambda path: path.stat().st_mtime, reverse=True)
         for path in stored[max(0, self.keep_bundles - len(pinned)) :]:
             shutil.rmtree(path, ignore_errors=True)
 
-    def _folder(self, problem: Problem, digest: str) -> Path:
+    def _folder(self, problem: ProblemName, digest: str) -> Path:
         kind, _, name = digest.partition(":")
         if kind != "sha256" or len(name) != 64 or set(name) - set("0123456789abcdef"):
             raise StoreError(f"digest {digest!r}", "sha256:<64 hex digits>")

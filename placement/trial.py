@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from sched_env.errors import EXIT_USER_ERROR, BundleError, run_cli
+from wire.errors import EXIT_USER_ERROR, BundleError, run_cli
 
 MIB = 1024 * 1024
 
@@ -62,7 +62,7 @@ def main() -> int:
             resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
     files = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=dict[str, bytes])
     from placement.policy import open_policy
-    from sched_env import bundle
+    from wire import bundle
 
     open_policy(bundle.check(files), key="")
     return 0

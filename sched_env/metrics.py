@@ -44,14 +44,16 @@ def summarise(
     episodes: Sequence[Mapping[str, Any]],
     *,
     primary: tuple[str, float] = ("return", 1.0),
+    bound_metric: str | None = None,
     best_heuristic: float | None = None,
 ) -> dict[str, Any]:
     """Summarise episodes on the metric sheet: means of every figure, spread of the return, endings, gap closed.
 
     Args:
         episodes: What ``rollout.run_episodes`` returns; a ``bound`` in every one of them gives ``bound``.
-        primary: The metric that ``bound`` is stated in, and +1 when more of it is better, -1 when less.
-        best_heuristic: Mean of that metric under the best heuristic, for ``gap_closed``.
+        primary: The metric that policies are judged by, and +1 when more of it is better, -1 when less.
+        bound_metric: The metric that the bounds are stated in; ``gap_closed`` only where it is the primary one.
+        best_heuristic: Mean of the primary metric under the best heuristic, for ``gap_closed``.
     """
     sheet: dict[str, Any] = {"episodes": len(episodes)}
     for key, value in episodes[0].items():
@@ -62,11 +64,12 @@ def summarise(
     sheet["infeasible"] = int(sum(episode["infeasible"] for episode in episodes))
     sheet["ended"] = dict(Counter(episode["ended"] for episode in episodes))
     name, sign = primary
+    sheet["primary_metric"], sheet["bound_metric"] = name, bound_metric
     bounds = [episode["bound"] for episode in episodes]
     sheet["bound"] = None if None in bounds else float(np.mean(bounds))
     sheet["gap_closed"] = (
         gap_closed(sheet[name], best_heuristic, sheet["bound"], sign)
-        if sheet["bound"] is not None and best_heuristic is not None
+        if sheet["bound"] is not None and best_heuristic is not None and bound_metric == name
         else None
     )
     return sheet

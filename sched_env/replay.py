@@ -1,7 +1,7 @@
 """Replay files: write every decision of a rollout as a Parquet row, and read the states back.
 
 A row holds the state *before* its decision, as the feature rows that changed since the episode's row before (in an
-episode's first row: that differ from the file's ``initial``). See ``sched_env.contracts.replay``.
+episode's first row: that differ from the file's ``initial``). See ``wire.contracts.replay``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.contracts.feature_spec import FeatureSpec
-from sched_env.contracts.replay import COLUMNS, SCHEMA_VERSION, TOP_SCORES
-from sched_env.errors import ContractError
+from wire.contracts.feature_spec import FeatureSpec
+from wire.contracts.replay import COLUMNS, SCHEMA_VERSION, TOP_SCORES
+from wire.errors import ContractError
 
 ROWS_PER_GROUP = 8192
 _VERSION_KEY = b"loadmaster.replay"

@@ -18,10 +18,10 @@ import numpy as np
 import yaml
 from numpy.typing import ArrayLike, NDArray
 
-from sched_env import bounds, heuristics, scenarios
-from sched_env.errors import ConfigError, legal, run_cli
+from sched_env import heuristics, problems, scenarios
 from sched_env.metrics import summarise
 from sched_env.vector import ENDED, PlacementVectorEnv, make_vec
+from wire.errors import ConfigError, legal, run_cli
 
 BATCH = 64
 """Episodes run side by side: enough to hide Python's overhead, few enough to stay in cache."""
@@ -55,7 +55,7 @@ def run_episodes(
         seed: Names the draws of start points and of ``random_feasible``.
         episodes: How many, when ``starts`` is left out.
         record: Write every decision to this Parquet file.
-        bound: Fill in what no policy could beat from each start (``sched_env.bounds``).
+        bound: Fill in what no policy could beat from each start, in the metric its bound is stated in.
         overrides: Scenario keys to replace.
     """
     wanted = np.full(episodes, -1, np.int64) if starts is None else np.asarray(starts, np.int64).ravel()
@@ -75,7 +75,7 @@ def run_episodes(
         ) as recorder:  # the file appears only when every episode is in it
             results = _run_all(env, policy, wanted, seed, recorder)
     if bound:
-        for episode, best in zip(results, bounds.of_starts(env, [each["start"] for each in results]), strict=True):
+        for episode, best in zip(results, _bounds(env, [each["start"] for each in results]), strict=True):
             episode["bound"] = best
     return results
 
@@ -96,16 +96,16 @@ def _run_all(
 def chooser(env: PlacementVectorEnv, policy: Policy, seed: int = 0) -> Chooser:
     """Bind a policy to an environment: a function that returns an action for each, and fills in scores if asked."""
     if isinstance(policy, str):
-        if policy in heuristics.names(env.scenario.family):
+        if policy in env.problem.heuristics:
             return heuristics.batch(policy, env, seed)
         if not Path(policy).exists():
             raise ConfigError(
-                f"policy {policy!r} is neither a heuristic of {env.problem} nor a file",
-                f"{legal(heuristics.names(env.scenario.family))}, an ONNX file or a bundle's folder",
+                f"policy {policy!r} is neither a heuristic of {env.problem.name} nor a file",
+                f"{legal(env.problem.heuristics)}, an ONNX file or a bundle's folder",
             )
-        from sched_env.policy_file import PolicyFile
+        from wire.policy import load
 
-        policy = PolicyFile(policy)
+        policy = load(Path(policy))
     score = policy
 
     def choose(scores: NDArray[np.float64] | None = None) -> NDArray[np.int64]:
@@ -169,6 +169,11 @@ def _episode(env: PlacementVectorEnv, b: int, waits: Sequence[float], decision_u
     return episode
 
 
+def _bounds(env: PlacementVectorEnv, starts: Sequence[int]) -> list[float | None]:
+    """Return what no policy could beat from each start; None where nothing is known."""
+    return env.problem.bound.of_starts(env, starts) if env.problem.bound else [None] * len(starts)
+
+
 def _parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
     overrides: dict[str, Any] = {}
     for pair in pairs:
@@ -219,18 +224,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     starts = _read_starts(options.starts) if options.starts else None
     given = {"trace": options.trace, "seed": options.seed, "episodes": options.episodes}
     results = run_episodes(loaded, options.policy, starts, record=options.record, bound=options.bound, **given)
-    primary, best = bounds.primary(loaded) if options.bound else ("return", 1.0), None
+    problem, best = problems.get(loaded.problem), None
+    primary = problem.primary(loaded)
     if options.best_heuristic:
-        rule = heuristics.check(loaded.family, options.best_heuristic)
-        best = summarise(run_episodes(loaded, rule, starts, **given))[primary[0]]
+        rule = problem.rule(options.best_heuristic)
+        best = summarise(run_episodes(loaded, rule, starts, **given))[primary]
     for episode in results:
         sys.stdout.write((json.dumps(episode) if options.json else _line(episode)) + "\n")
     summary = {
         "scenario": loaded.name,
         "policy": options.policy,
         "seed": options.seed,
-        **summarise(results, primary=primary, best_heuristic=best),
-        "bound_metric": primary[0] if options.bound else None,
+        **summarise(
+            results,
+            primary=(primary, problem.better(primary)),
+            bound_metric=problem.bound.metric(loaded) if options.bound and problem.bound else None,
+            best_heuristic=best,
+        ),
         "price_assumed": loaded.price_assumed,
     }
     if options.json:

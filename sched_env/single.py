@@ -10,8 +10,8 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
-from sched_env.errors import ConfigError, InfeasibleActionError, legal
 from sched_env.vector import ENDED, Outcome, PlacementVectorEnv
+from wire.errors import ConfigError, InfeasibleActionError, legal
 
 Observation = dict[str, NDArray[Any]]
 Step = tuple[Observation, float, bool, bool, dict[str, Any]]

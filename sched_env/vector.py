@@ -6,7 +6,6 @@ B environments and write into the shared :class:`Buffers`; this module never loo
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -17,9 +16,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
-from sched_env import features, scenarios
-from sched_env.contracts.feature_spec import FeatureSpec, Problem
-from sched_env.errors import ConfigError, InfeasibleActionError
+from sched_env import problems, scenarios
+from sched_env.observation import Observation
+from wire.errors import ConfigError, InfeasibleActionError
 
 FULL, END_OF_TRACE, HORIZON = 0, 1, 2
 ENDED = ("full", "end_of_trace", "horizon")
@@ -76,7 +75,6 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
 
     Args:
         scenario: The loaded scenario.
-        spec: Meaning and number of features.
         num_envs: B.
         candidates: C, the most candidates an environment can have.
         seed: Names the start points and every other draw, together with the environment's index.
@@ -87,7 +85,6 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
         "autoreset_mode": AutoresetMode.SAME_STEP,
         "render_modes": [],
     }
-    problem: ClassVar[Problem]
     METRICS: ClassVar[tuple[str, ...]] = SHEET
     """Columns of ``Buffers.metrics``: ``SHEET`` and the problem's own."""
     COUNTS: ClassVar[frozenset[str]] = frozenset({"steps", "placed", "requests"})
@@ -96,7 +93,6 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
     def __init__(
         self,
         scenario: scenarios.Scenario,
-        spec: FeatureSpec,
         num_envs: int,
         candidates: int,
         *,
@@ -105,7 +101,9 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
     ) -> None:
         if num_envs < 1:
             raise ConfigError(f"num_envs is {num_envs}", "at least 1")
-        self.scenario, self.feature_spec, self.num_envs, self.copy = scenario, spec, num_envs, copy
+        self.problem = problems.get(scenario.problem)
+        self.feature_spec = spec = self.problem.spec
+        self.scenario, self.num_envs, self.copy = scenario, num_envs, copy
         self.seed = int(seed)
         B, F, R = num_envs, len(spec.candidate), len(spec.request)
 
@@ -187,9 +185,9 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
             self.buffers.episode[:] -= 1
             self._reset(self.buffers.start.copy())
 
-    def rebuild(self, b: int) -> features.Observation:
+    def rebuild(self, b: int) -> Observation:
         """Build environment b's observation from scratch; the incremental one must equal it bit for bit."""
-        return features.build(self.scenario.family, *self.raw(b))
+        return self.problem.build(*self.raw(b))
 
     def _expose(self, width: int) -> None:
         """Show the first ``width`` candidates; a problem whose candidate set grows calls this again."""
@@ -291,6 +289,4 @@ def make_vec(
         overrides: Scenario keys to replace.
     """
     loaded = scenarios.load(scenario, overrides)
-    module = importlib.import_module(f"sched_env.{loaded.family}.vector")
-    env: PlacementVectorEnv = module.make(loaded, num_envs, seed=seed, trace=trace, copy=copy)
-    return env
+    return problems.get(loaded.problem).make(loaded, num_envs, seed=seed, trace=trace, copy=copy)

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from pipeline.contracts import evaluation, gate, raw, record, windows
-from sched_env.contracts import bundle, feature_spec, place, replay
-from sched_env.errors import run_cli
+from pipeline.contracts import evaluation, gate, raw, windows
+from wire.contracts import bundle, feature_spec, place, record, replay
+from wire.errors import run_cli
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "contracts"
 

@@ -7,6 +7,8 @@ from typing import Literal
 import msgspec
 import pyarrow as pa
 
+from wire.contracts.feature_spec import ProblemName
+
 EPISODES = pa.schema(
     [
         pa.field("policy", pa.string(), nullable=False),  # challenger, champion, or a heuristic's name
@@ -22,7 +24,7 @@ EPISODES = pa.schema(
         pa.field("infeasible", pa.int64(), nullable=False),
         pa.field("oom", pa.int64(), nullable=False),
         pa.field("placed", pa.int64(), nullable=False),
-        pa.field("bound", pa.float64()),  # best possible value of the primary metric on this trace, if known
+        pa.field("bound", pa.float64()),  # what no policy can beat on this trace, in ``Terms.bound_metric``, if known
         pa.field("response_ratio", pa.float64()),  # functions: mean actual / uncontended response time
         pa.field("wait_s", pa.float64()),  # vm with the ending `wait`: total waiting seconds of the queue
         pa.field("makespan_s", pa.float64()),  # jobs: from the first arrival to the last end
@@ -34,8 +36,26 @@ A nullable metric is null (or its column absent) when the problem does not have 
 is there for some rows only, or NaN, is refused by the gate with the row's name.
 """
 
-EPISODES_FILE, INTEGRITY_FILE, BACKTEST_FILE = "episodes.parquet", "integrity.json", "backtest.json"
+EPISODES_FILE, TERMS_FILE, INTEGRITY_FILE = "episodes.parquet", "terms.json", "integrity.json"
+BACKTEST_FILE = "backtest.json"
 """Files of ``data/evaluation/<problem>``; the back-test exists only where something was live."""
+
+
+class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``terms.json``: what the episodes are judged by, as the problem says of its scenario."""
+
+    problem: ProblemName
+    scenario: str
+    primary_metric: str
+    """The column that decides: the same one that training maximised."""
+    higher_is_better: bool
+    bound_metric: str | None
+    """What ``bound`` is stated in; null: none is known. The gap closed is computed on the primary metric only."""
+    fallback: str
+    """The heuristic that places while nothing is live: the first promotion must beat it."""
+    guardrails: list[str]
+    """Metrics of the problem's own that may not get worse."""
+    schema: Literal[1] = 1
 
 
 class Integrity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from sched_env.contracts.feature_spec import Problem
+from wire.contracts.feature_spec import ProblemName
 
 Outcome = Literal["pass", "fail", "inconclusive", "unchanged"]
 RuleOutcome = Literal["pass", "fail", "inconclusive", "skipped"]
@@ -85,7 +85,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class GateReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything the verdict rests on, thresholds and seed included."""
 
-    problem: Problem
+    problem: ProblemName
     outcome: Outcome
     reason: str
     """One line for a person."""
@@ -108,8 +108,13 @@ class GateReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scenarios: int
     blocks: int
     """Independent time blocks behind the traces."""
+    bound: float | None
+    """Mean of what no policy could beat on these traces; null: not known."""
+    bound_metric: str | None
+    """The metric that the bound is stated in."""
     gap_closed: float | None
-    """(challenger - best heuristic) / (bound - best heuristic) on the primary metric; null: no bound, or no gap."""
+    """(challenger - best heuristic) / (bound - best heuristic) on the primary metric; null: no bound on that metric,
+    or no gap."""
     profile: Profile
     warnings: list[str]
     """From the validation of the data, and from the gate itself."""

@@ -21,7 +21,7 @@ from pipeline.local.airflow_api import ENDED, TASK_ENDED, AirflowApi
 from pipeline.local.answer import show_live_policy
 from pipeline.settings import var
 from pipeline.workspace import repository
-from sched_env.errors import LoadmasterError, run_cli
+from wire.errors import LoadmasterError, run_cli
 
 DAG = "nightly_retrain"
 APPROVER = "approver"

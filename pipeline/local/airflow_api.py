@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import requests
 
-from sched_env.errors import LoadmasterError
+from wire.errors import LoadmasterError
 
 ENDED = ("success", "failed")
 TASK_ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import requests
 
 from pipeline.local.servers import LocalSettings
-from pipeline.registering.chain import Chain
-from sched_env.errors import LoadmasterError
+from pipeline.registry.chain import Chain
+from wire.errors import LoadmasterError
 
-# Three nodes in different condition, in the fields of sched_env.features: what a cluster watcher would send.
+# Three nodes in different condition, in the fields of sched_env.observation: what a cluster watcher would send.
 _SMALL = {"cpu_capacity": 16, "mem_capacity": 64, "price": 0.68}
 NODES = {
     "busy": {**_SMALL, "cpu_deployed": 13, "mem_deployed": 40},

@@ -18,7 +18,7 @@ from types import FrameType
 import msgspec
 import requests
 
-from sched_env.errors import ConfigError, LoadmasterError
+from wire.errors import ConfigError, LoadmasterError
 
 HOST = "127.0.0.1"
 STOP_SECONDS = 8.0

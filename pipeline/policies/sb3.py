@@ -15,8 +15,8 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
 from pipeline.policies.scorer import Scorer
-from sched_env.contracts.feature_spec import FeatureSpec
 from sched_env.vector import PlacementVectorEnv
+from wire.contracts.feature_spec import FeatureSpec
 
 Observation = dict[str, np.ndarray]
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sched_env.contracts.bundle import MASKED_SCORE
-from sched_env.contracts.feature_spec import FeatureSpec
+from wire.contracts.bundle import MASKED_SCORE
+from wire.contracts.feature_spec import FeatureSpec
 
 CLIP = 10.0
 """Normalised features beyond this are clipped: an outlier in a live metric must not outvote everything else."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pipeline.errors import SourceError
 from pipeline.sources import Chunk, Rows, Source, Tally
-from sched_env.errors import ConfigError
+from wire.errors import ConfigError
 
 OTHER_DAYS = "rows outside the days asked for"
 _DAY_US = 86_400_000_000

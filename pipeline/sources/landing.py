@@ -30,7 +30,7 @@ from pipeline.errors import DataError, SourceError
 from pipeline.files import write_atomic
 from pipeline.sources import Chunk, Tally
 from pipeline.sources.columns import LAST_US
-from sched_env.errors import ContractError
+from wire.errors import ContractError
 
 MANIFEST = "manifest.json"
 KEEP_SECONDS = 7 * 86_400.0

@@ -13,7 +13,7 @@ import msgspec
 import yaml
 
 from pipeline.contracts.raw import METRICS
-from sched_env.errors import ConfigError, legal
+from wire.errors import ConfigError, legal
 
 DEFAULT_MAP = Path(__file__).parent.parent / "metrics.yaml"
 LABELS = ("node", "pod", "function", "card", "detail")

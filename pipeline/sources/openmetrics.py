@@ -24,7 +24,7 @@ from pipeline.sources.columns import plausible_us
 from pipeline.sources.exporter_series import Catalogue, Spool
 from pipeline.sources.files import FileSource
 from pipeline.sources.metric_map import load_map
-from sched_env.errors import ConfigError
+from wire.errors import ConfigError
 
 _LINE = re.compile(r'([a-zA-Z_:][\w:]*)(?:\{((?:[^"{}]|"(?:[^"\\]|\\.)*")*)\})?\s+(\S+)(?:\s+(\S+))?(?:\s+#.*)?\s*$')
 

@@ -14,7 +14,7 @@ from pipeline.contracts.raw import TABLES
 from pipeline.errors import SourceError
 from pipeline.sources import Rows, Tally
 from pipeline.sources.files import FileSource
-from sched_env.errors import ConfigError, legal
+from wire.errors import ConfigError, legal
 
 BATCH_ROWS = 1_000_000
 _NEEDED = {"samples": "value", "requests": "duration_s"}

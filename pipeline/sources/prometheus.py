@@ -27,7 +27,7 @@ from pipeline.sources.metric_map import LABELS, Entry, load_map, parse_matchers
 from pipeline.sources.pod_events import MARGIN_S, pod_events
 from pipeline.sources.prometheus_http import Client, Series
 from pipeline.sources.prometheus_server import Patience, Server
-from sched_env.errors import ConfigError
+from wire.errors import ConfigError
 
 F8 = NDArray[np.float64]
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import SourceError
 from pipeline.sources.prometheus_server import Patience, Server, Tls
-from sched_env.errors import ConfigError
+from wire.errors import ConfigError
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from sched_env.errors import ConfigError
+from wire.errors import ConfigError
 
 
 class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

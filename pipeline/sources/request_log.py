@@ -21,7 +21,7 @@ from pipeline.errors import SourceError
 from pipeline.sources import Rows, Tally
 from pipeline.sources.columns import plausible_us, times
 from pipeline.sources.files import FileSource
-from sched_env.errors import ConfigError, legal
+from wire.errors import ConfigError, legal
 
 BATCH_ROWS = 100_000
 _NUMBERS = ("cpu_cores", "mem_bytes", "duration_s")

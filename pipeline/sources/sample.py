@@ -32,7 +32,7 @@ from pipeline.sources.sample_cluster import (
     simulate,
 )
 from pipeline.sources.sample_dirt import Faults, soil_events, soil_requests, soil_samples
-from sched_env.errors import ConfigError
+from wire.errors import ConfigError
 
 F8 = NDArray[np.float64]
 I8 = NDArray[np.int64]

@@ -22,17 +22,9 @@ from pipeline.errors import SourceError
 from pipeline.sources import Chunk, Rows, Tally
 from pipeline.sources.columns import times
 from pipeline.sources.files import FileSource
-from sched_env.traces import (
-    alibaba_genai,
-    alibaba_gpu,
-    azure_functions,
-    bitbrains,
-    cpn,
-    gpu_jobs,
-    helios,
-    vm,
-    wfinstances,
-)
+from sched_env.functions import azure as azure_functions
+from sched_env.traces import alibaba_genai, alibaba_gpu, bitbrains, cpn, gpu_jobs, helios, wfinstances
+from sched_env.vm import trace as vm
 
 F8 = NDArray[np.float64]
 Labels = NDArray[np.object_] | Sequence[str | None] | str | None

@@ -9,8 +9,9 @@ import msgspec
 from fastapi import Request, Response
 
 from placement.errors import PlaceRefusedError
-from sched_env.contracts.feature_spec import PROBLEMS, Problem
-from sched_env.errors import legal
+from sched_env import problems
+from wire.contracts.feature_spec import ProblemName
+from wire.errors import legal
 
 JSON = "application/json"
 
@@ -40,9 +41,9 @@ def answer(content: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(content), status, media_type=JSON)
 
 
-def known_problem(name: str) -> Problem:
+def known_problem(name: str) -> ProblemName:
     """Return the problem of a path, or 404."""
-    for problem in PROBLEMS:
+    for problem in problems.names():
         if problem == name:
             return problem
-    raise PlaceRefusedError(404, f"problem {name!r} is unknown", legal(PROBLEMS))
+    raise PlaceRefusedError(404, f"problem {name!r} is unknown", legal(problems.names()))

@@ -7,7 +7,7 @@ from fastapi.responses import PlainTextResponse
 
 from placement import metrics, service
 from placement.api import bodies
-from sched_env.contracts.feature_spec import PROBLEMS
+from sched_env import problems
 
 router = APIRouter(tags=["operation"])
 
@@ -21,7 +21,7 @@ async def healthz() -> Response:
 @router.get("/readyz", summary="Decisions can be made")
 async def readyz(request: Request) -> Response:
     """Say what answers. A damaged policy does not make the service unready: the fallback answers, and is shown here."""
-    live = {problem: service.of(request).live.get(problem) for problem in PROBLEMS}
+    live = {problem: service.of(request).live.get(problem) for problem in problems.names()}
     return bodies.answer(
         {
             "ready": True,

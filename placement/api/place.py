@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from placement import service, state
 from placement.api import bodies, openapi
 from placement.errors import PlaceRefusedError
-from sched_env.contracts.place import PlaceRequest, PlaceResponse
+from wire.contracts.place import PlaceRequest, PlaceResponse
 
 router = APIRouter(tags=["placement"])
 

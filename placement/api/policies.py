@@ -15,7 +15,8 @@ from placement.api import bodies, openapi
 from placement.errors import PlaceRefusedError, PushRefusedError
 from placement.live import Live, Precondition
 from placement.settings import Settings
-from sched_env.contracts.feature_spec import PROBLEMS, Problem
+from sched_env import problems
+from wire.contracts.feature_spec import ProblemName
 
 log = logging.getLogger(__name__)
 
@@ -40,13 +41,13 @@ class LivePolicy(msgspec.Struct, frozen=True):
 class Policies(msgspec.Struct, frozen=True):
     """Answer of ``GET /v1/policies``; null where nothing was ever pushed."""
 
-    policies: dict[Problem, LivePolicy | None]
+    policies: dict[ProblemName, LivePolicy | None]
 
 
 class Flipped(msgspec.Struct, frozen=True):
     """Answer of a push or a rollback."""
 
-    problem: Problem
+    problem: ProblemName
     digest: str
     counter: int
     loaded_at: str
@@ -56,7 +57,7 @@ class Flipped(msgspec.Struct, frozen=True):
 async def policies(request: Request) -> Response:
     """Say for each problem which policy answers, since when, and what was live before."""
     running = service.of(request)
-    shown = {problem: _describe(running.live.get(problem), running.settings, problem) for problem in PROBLEMS}
+    shown = {problem: _describe(running.live.get(problem), running.settings, problem) for problem in problems.names()}
     return bodies.answer(Policies(shown))
 
 
@@ -129,14 +130,14 @@ def _counter(request: Request) -> int:
     return int(text)
 
 
-def _describe(live: Live, settings: Settings, problem: Problem) -> LivePolicy | None:
+def _describe(live: Live, settings: Settings, problem: ProblemName) -> LivePolicy | None:
     pointer, fallback = live.pointer, settings.fallback(problem)
     if pointer is None:
         return LivePolicy(None, 0, None, None, fallback, live.degraded) if live.degraded else None
     return LivePolicy(live.digest, pointer.counter, pointer.previous_digest, pointer.loaded_at, fallback, live.degraded)
 
 
-def _flipped(running: service.Service, problem: Problem, live: Live, kind: str) -> Response:
+def _flipped(running: service.Service, problem: ProblemName, live: Live, kind: str) -> Response:
     running.metrics.show_live(problem, live)
     running.metrics.flips.labels(problem, kind).inc()
     shown: Any = live.pointer

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from sched_env import heuristics, scenarios
-from sched_env.errors import ConfigError, run_cli
 from sched_env.functions.scenario import ServerlessScenario
 from sched_env.functions.state import R1, R2
 from sched_env.functions.vector import make
+from wire.errors import ConfigError, run_cli
 
 HIGH_PERCENTILE = 95.0
 """The upper bound: beyond it lie cold starts of the shortest calls, which would squeeze everything else together."""

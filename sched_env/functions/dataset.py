@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from sched_env.errors import TraceError, legal
-from sched_env.traces.synthetic_functions import TUTORIAL_LIFE_S, TUTORIAL_SPACING_S
-from sched_env.traces.tables import FunctionTrace
+from sched_env.functions.synthetic import TUTORIAL_LIFE_S, TUTORIAL_SPACING_S
+from sched_env.functions.tables import FunctionTrace
+from wire.errors import TraceError, legal
 
 REQUIRED = ("cpu_request", "mem_request", "io_network", "io_disk", "requests")
 OPTIONAL = ("function", "arrival_s", "duration_s", "slo_s")

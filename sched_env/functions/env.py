@@ -14,7 +14,6 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sched_env import scenarios
-from sched_env.errors import ConfigError, InfeasibleActionError, legal
 from sched_env.functions import kernels, render
 from sched_env.functions.dataset import read_tasks
 from sched_env.functions.scenario import ServerlessScenario
@@ -36,11 +35,13 @@ from sched_env.functions.state import (
     ROW,
     RUNNING_REQUESTS,
 )
+from sched_env.functions.tables import FunctionTrace
+from sched_env.functions.trace import load as load_trace
 from sched_env.functions.vector import ServerlessVectorEnv
 from sched_env.single import InvalidAction, Observation, known
-from sched_env.traces.functions import load as load_trace
-from sched_env.traces.tables import FunctionTrace, NodeTable
+from sched_env.tables import NodeTable
 from sched_env.vector import ENDED
+from wire.errors import ConfigError, InfeasibleActionError, legal
 
 LARGEST = 1e6
 """Bound of quantities that have none of their own (requests, io, relative response time)."""

@@ -13,8 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from sched_env import draws
-from sched_env.features import functions as features
-from sched_env.functions import contention
+from sched_env.functions import contention, features
 from sched_env.functions.state import (
     ACTIVE,
     ARRIVAL,
@@ -80,7 +79,7 @@ from sched_env.functions.state import (
     State,
 )
 from sched_env.jit import inline, lean_kernel
-from sched_env.traces.tables import Floats
+from sched_env.tables import Floats
 from sched_env.vector import END_OF_TRACE, HORIZON, Buffers
 
 factors = inline(contention.factors)

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.errors import ConfigError, legal
 from sched_env.functions.state import (
     CPU,
     DURATION,
@@ -32,7 +31,8 @@ from sched_env.functions.state import (
     Rules,
     State,
 )
-from sched_env.traces.tables import Floats
+from sched_env.tables import Floats
+from wire.errors import ConfigError, legal
 
 BUILT_IN = ("latency_cost", "slo_cost")
 

@@ -1,4 +1,4 @@
-"""Settings of the ``functions`` environments; the YAML files are in ``sched_env/scenarios/functions``."""
+"""Settings of the ``functions`` environments; the YAML files are in ``sched_env/functions/scenarios``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from sched_env.errors import ConfigError
 from sched_env.scenarios import Amount, Count, Positive, Scenario, Share, Size
-from sched_env.workflow.scenario import WorkflowScenario
+from wire.errors import ConfigError
 
 Range = Annotated[list[float], msgspec.Meta(min_length=2, max_length=2)]
 
@@ -68,6 +67,3 @@ class ServerlessScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fie
         for name, bounds in (("r1_range", self.r1_range), ("r2_range", self.r2_range)):
             if bounds is not None and bounds[0] > bounds[1]:
                 raise ConfigError(f"{self.name}: key {name!r} is {bounds}", "[low, high]")
-
-
-KINDS: Mapping[str, type[Scenario]] = {"serverless": ServerlessScenario, "workflow": WorkflowScenario}

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from sched_env.functions.contention import cold_ratio, time_shares
 from sched_env.functions.scenario import ServerlessScenario
-from sched_env.traces.tables import Floats, FunctionTrace, NodeTable
+from sched_env.functions.tables import FunctionTrace
+from sched_env.tables import Floats, NodeTable
 
 CPU, MEM, NET, DISK = range(4)
 """First columns of ``Cluster.nodes`` (capacities), ``Cluster.tasks`` (demands) and ``State.nodes`` (in use)."""

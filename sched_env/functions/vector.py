@@ -7,9 +7,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.contracts.feature_spec import Problem
-from sched_env.errors import ConfigError
-from sched_env.features.functions import SPEC
 from sched_env.functions import kernels
 from sched_env.functions.rewards import Reward, RewardInputs, resolve
 from sched_env.functions.scenario import ServerlessScenario
@@ -38,10 +35,12 @@ from sched_env.functions.state import (
     most_alive,
     rules_of,
 )
+from sched_env.functions.tables import FunctionTrace
+from sched_env.functions.trace import load as load_trace
 from sched_env.scenarios import Scenario
-from sched_env.traces.functions import load as load_trace
-from sched_env.traces.tables import Floats, FunctionTrace, NodeTable
+from sched_env.tables import Floats, NodeTable
 from sched_env.vector import SHEET, PlacementVectorEnv
+from wire.errors import ConfigError
 
 
 class ServerlessVectorEnv(PlacementVectorEnv):
@@ -56,7 +55,6 @@ class ServerlessVectorEnv(PlacementVectorEnv):
         copy: Return fresh arrays from every call.
     """
 
-    problem: ClassVar[Problem] = "functions"
     METRICS: ClassVar[tuple[str, ...]] = (
         *SHEET,
         "response_ratio",
@@ -77,7 +75,7 @@ class ServerlessVectorEnv(PlacementVectorEnv):
         seed: int = 0,
         copy: bool = False,
     ) -> None:
-        super().__init__(scenario, SPEC, num_envs, len(nodes), seed=seed, copy=copy)
+        super().__init__(scenario, num_envs, len(nodes), seed=seed, copy=copy)
         self.trace, self.table = trace, nodes
         self.rules = rules_of(scenario, trace, nodes)
         self.cluster = cluster_of(trace, nodes, self.rules.cold_start_s)
@@ -194,7 +192,7 @@ def make(
     trace: Any = None,
     copy: bool = False,
 ) -> ServerlessVectorEnv:
-    """Make the environments of a scenario; see :func:`sched_env.traces.functions.load` for ``trace``."""
+    """Make the environments of a scenario; see :func:`sched_env.functions.trace.load` for ``trace``."""
     if not isinstance(scenario, ServerlessScenario):
         raise ConfigError(f"scenario {scenario.name!r} is a {type(scenario).__name__}", "a ServerlessScenario")
     functions, nodes = load_trace(trace, scenario)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from sched_env.jit import called, inline
-from sched_env.jobs.lines import leave, release, reopen
-from sched_env.jobs.running import foresee, late, settle, vacate, wait_until_now
+from sched_env.jobs.execution import foresee, late, settle, vacate, wait_until_now
+from sched_env.jobs.queueing import leave, release, reopen
 from sched_env.jobs.state import (
     CANCEL,
     CANCELLED,

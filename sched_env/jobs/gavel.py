@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sched_env.jobs.state import ARRIVED, EPOCHS, FIRST, MODEL, OFFERED
-from sched_env.traces.tables_jobs import Floats
+from sched_env.jobs.tables import Floats
 
 if TYPE_CHECKING:
     from sched_env.jobs.vector import CpnVectorEnv

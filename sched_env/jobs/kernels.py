@@ -1,6 +1,6 @@
 """The kernel of ``jobs``: placements, events until the next decision, observations, ends and beginnings of episodes.
 
-Time moves from event to event: a submission, the start or end of an attempt (``sched_env.jobs.running``), a user who
+Time moves from event to event: a submission, the start or end of an attempt (``sched_env.jobs.execution``), a user who
 withdraws a job (``sched_env.jobs.cancel``). At one instant ends come first, since what has ended cannot be withdrawn,
 and withdrawals last.
 """
@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sched_env import draws
-from sched_env.features import jobs as features
 from sched_env.jit import called, inline, lean_kernel
+from sched_env.jobs import features
 from sched_env.jobs.cancel import expect, next_cancel_s, withdraw, withdraw_due
-from sched_env.jobs.lines import join, offer
-from sched_env.jobs.running import HOURS_PER_SECOND, happen, lose, place
+from sched_env.jobs.execution import HOURS_PER_SECOND, happen, lose, place
+from sched_env.jobs.queueing import join, offer
 from sched_env.jobs.state import (
     ARRIVAL,
     ARRIVED,
@@ -76,8 +76,8 @@ from sched_env.jobs.state import (
     Runtimes,
     State,
 )
+from sched_env.jobs.tables import Bools
 from sched_env.jobs.whatif import busy_share
-from sched_env.traces.tables_jobs import Bools
 from sched_env.vector import END_OF_TRACE, FULL, HORIZON, SHEET, Buffers
 
 METRICS = (

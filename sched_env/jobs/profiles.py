@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sched_env.errors import TraceError
 from sched_env.jobs.runtime import MOST_ON_A_CARD, RuntimeModel
-from sched_env.traces.tables_jobs import Floats, RuntimeTable
+from sched_env.jobs.tables import Floats, RuntimeTable
+from wire.errors import TraceError
 
 RIDGE = 0.05
 """Weight of the penalty; a model measured once on a card already outweighs it twenty times."""

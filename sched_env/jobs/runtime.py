@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from sched_env.errors import TraceError
-from sched_env.traces.tables_jobs import RuntimeTable
+from sched_env.jobs.tables import RuntimeTable
+from wire.errors import TraceError
 
 Predictor = Callable[[str, tuple[str, ...]], Sequence[float]]
 """(type of card, models that share it, sorted) -> seconds an iteration of each; infinite: they cannot share it."""

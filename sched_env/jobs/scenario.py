@@ -1,4 +1,4 @@
-"""Settings of ``jobs``; the YAML files are in ``sched_env/scenarios/jobs``."""
+"""Settings of ``jobs``; the YAML files are in ``sched_env/jobs/scenarios``."""
 
 from __future__ import annotations
 
@@ -75,6 +75,3 @@ class CpnScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Length of the generated queue."""
     trace_seed: Count = 0
     """Names the generated queue; the environment's seed draws start points and failures."""
-
-
-KINDS: Mapping[str, type[Scenario]] = {"cpn": CpnScenario}

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.errors import TraceError
 from sched_env.jobs.runtime import MOST_ON_A_CARD
 from sched_env.jobs.scenario import CpnScenario, Order, Reservation
-from sched_env.traces.tables_jobs import Floats, Indices, JobTrace, RuntimeTable, Topology
+from sched_env.jobs.tables import Floats, Indices, JobTrace, RuntimeTable, Topology
+from wire.errors import TraceError
 
 FIFO, SHORTEST, LEAST_ATTAINED = range(3)
 NO_RESERVATION, BIG, EASY = range(3)

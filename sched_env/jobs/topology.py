@@ -26,9 +26,9 @@ import msgspec
 import numpy as np
 import yaml
 
-from sched_env.errors import TraceError
-from sched_env.traces import synthetic_jobs
-from sched_env.traces.tables_jobs import Topology
+from sched_env.jobs import synthetic as synthetic_jobs
+from sched_env.jobs.tables import Topology
+from wire.errors import TraceError
 
 TESTBED = {"RTX4090": 2, "A100": 1, "P100": 6}
 """One of upstream's: three clusters, 100 MB/s links."""

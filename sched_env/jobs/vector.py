@@ -7,11 +7,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sched_env.contracts.feature_spec import Problem
-from sched_env.errors import ConfigError
-from sched_env.features.jobs import SPEC
 from sched_env.jobs import kernels, topology
-from sched_env.jobs.raw import raw_fields
+from sched_env.jobs import synthetic as synthetic_jobs
+from sched_env.jobs.raw_state import raw_fields
 from sched_env.jobs.runtime import RuntimeModel
 from sched_env.jobs.scenario import CpnScenario
 from sched_env.jobs.state import (
@@ -35,10 +33,10 @@ from sched_env.jobs.state import (
     rules_of,
     runtimes_of,
 )
+from sched_env.jobs.tables import Floats, JobTrace, RuntimeTable, Topology
 from sched_env.scenarios import Scenario
-from sched_env.traces import synthetic_jobs
-from sched_env.traces.tables_jobs import Floats, JobTrace, RuntimeTable, Topology
 from sched_env.vector import Outcome, PlacementVectorEnv
+from wire.errors import ConfigError
 
 _NO_ROWS = np.empty(0, np.int64)
 
@@ -65,14 +63,13 @@ class CpnVectorEnv(PlacementVectorEnv):
         copy: Return fresh arrays from every call.
     """
 
-    problem: ClassVar[Problem] = "jobs"
     METRICS: ClassVar[tuple[str, ...]] = kernels.METRICS
     scenario: CpnScenario
 
     def __init__(
         self, scenario: CpnScenario, num_envs: int, workload: Workload, *, seed: int = 0, copy: bool = False
     ) -> None:
-        super().__init__(scenario, SPEC, num_envs, len(workload.topology), seed=seed, copy=copy)
+        super().__init__(scenario, num_envs, len(workload.topology), seed=seed, copy=copy)
         self.workload, self.trace, self.topology = workload, workload.jobs, workload.topology
         self.cards = cards_of(workload.topology)
         truth = self._table(workload.runtime)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from sched_env.features import jobs as features
 from sched_env.jit import called, inline
+from sched_env.jobs import features
 from sched_env.jobs.state import (
     CORES,
     DATA,
@@ -38,7 +38,7 @@ from sched_env.jobs.state import (
     Runtimes,
     State,
 )
-from sched_env.traces.tables_jobs import Floats
+from sched_env.jobs.tables import Floats
 
 card_fits = inline(features.card_fits)
 node_fits = inline(features.node_fits)

@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.traces.pods import WINDOW_S, PodTrace
-from sched_env.traces.tables import Floats, NodeTable
+from sched_env.pods.tables import WINDOW_S, PodTrace
+from sched_env.tables import Floats, NodeTable
 
 Arrival = Literal["serial", "parallel"]
 

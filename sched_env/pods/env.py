@@ -8,12 +8,12 @@ import numpy as np
 from gymnasium import spaces
 
 from sched_env import scenarios
-from sched_env.errors import ConfigError
 from sched_env.pods.counting import share
 from sched_env.pods.scenario import DeployScenario
 from sched_env.pods.state import HOT, ROW
 from sched_env.pods.vector import DeployVectorEnv, make
 from sched_env.single import InvalidAction, Observation, PlacementEnv
+from wire.errors import ConfigError
 
 MOST_PODS = 100
 """Pod rows of a node in the padded view; the vector environments have no such limit."""
@@ -27,7 +27,7 @@ class DeployEnv(PlacementEnv[DeployVectorEnv]):
 
     Observation: ``nodes`` (n, 101, 4), row 0 total cpu, total mem, remaining cpu, remaining mem of the node, then one
     row a pod: requested cpu, requested mem, assigned cpu, assigned mem, padded with zeros; ``candidates`` (n, F) and
-    ``request`` (R), how the window went (``sched_env.features.pods``); ``mask`` (n).
+    ``request`` (R), how the window went (``sched_env.pods.features``); ``mask`` (n).
 
     Args:
         n_node: Nodes of the generated cluster; the scenario's when left out.

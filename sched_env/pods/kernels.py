@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sched_env import draws
-from sched_env.features import pods as features
 from sched_env.jit import inline, lean_kernel
+from sched_env.pods import features
 from sched_env.pods.measure import NONE, add, unlink, with_pod, work_out
 from sched_env.pods.state import (
     ALL_CROWDED,
@@ -46,8 +46,8 @@ from sched_env.pods.state import (
     Scratch,
     State,
 )
+from sched_env.pods.tables import WINDOW_S
 from sched_env.pods.windows import count_window, enter, moved_weight, settle
-from sched_env.traces.pods import WINDOW_S
 from sched_env.vector import END_OF_TRACE, HORIZON, Buffers
 
 after = inline(features.after)

@@ -46,7 +46,7 @@ from sched_env.pods.state import (
     State,
 )
 from sched_env.sorting import sort
-from sched_env.traces.tables import Floats
+from sched_env.tables import Floats
 
 NONE = -1
 """No row or no node: the end of a list, a pod that is nowhere."""

@@ -1,4 +1,4 @@
-"""Settings of ``pods``; the YAML files are in ``sched_env/scenarios/pods``."""
+"""Settings of ``pods``; the YAML files are in ``sched_env/pods/scenarios``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from sched_env.errors import ConfigError
 from sched_env.scenarios import Amount, Count, Positive, Scenario, Share, Size
+from wire.errors import ConfigError
 
 Budget = Annotated[float, msgspec.Meta(gt=0, le=1)]
 
@@ -74,6 +74,3 @@ class DeployScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fields=
     def price_assumed(self) -> bool:
         """Whether costs are at 1 USD a node hour because no price is known."""
         return self.node_price_usd_per_hour is None
-
-
-KINDS: Mapping[str, type[Scenario]] = {"deploy": DeployScenario}

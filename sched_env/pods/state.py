@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from sched_env.pods.counting import INSTANT_S, demand, grained
 from sched_env.pods.scenario import DeployScenario
-from sched_env.traces.pods import Offsets, PodTrace, offsets
-from sched_env.traces.tables import Floats, NodeTable
+from sched_env.pods.tables import Offsets, PodTrace, offsets
+from sched_env.tables import Floats, NodeTable
 
 CPU, MEM, CPU_INVERSE, MEM_INVERSE, PRICE = range(5)
 """Columns of ``Cluster.nodes``; CPU and MEM are also those of ``Cluster.served``."""

@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.contracts.feature_spec import Problem
-from sched_env.errors import ConfigError
-from sched_env.features.pods import SPEC, STATISTICS
-from sched_env.pods import kernels, rules
+from sched_env.pods import batch as rules
+from sched_env.pods import kernels
 from sched_env.pods.counting import loads, requests_of, statistics
+from sched_env.pods.features import STATISTICS
 from sched_env.pods.scenario import DeployScenario
 from sched_env.pods.state import (
     HOT,
@@ -28,11 +27,12 @@ from sched_env.pods.state import (
     rules_of,
     scratch_of,
 )
+from sched_env.pods.tables import PodTrace
+from sched_env.pods.trace import load as load_trace
 from sched_env.scenarios import Scenario
-from sched_env.traces.load_pods import load as load_trace
-from sched_env.traces.pods import PodTrace
-from sched_env.traces.tables import Floats, NodeTable
+from sched_env.tables import Floats, NodeTable
 from sched_env.vector import SHEET, PlacementVectorEnv
+from wire.errors import ConfigError
 
 
 class DeployVectorEnv(PlacementVectorEnv):
@@ -47,7 +47,6 @@ class DeployVectorEnv(PlacementVectorEnv):
         copy: Return fresh arrays from every call.
     """
 
-    problem: ClassVar[Problem] = "pods"
     METRICS: ClassVar[tuple[str, ...]] = (
         *SHEET,
         "performance_violation_rate",
@@ -78,7 +77,7 @@ class DeployVectorEnv(PlacementVectorEnv):
         seed: int = 0,
         copy: bool = False,
     ) -> None:
-        super().__init__(scenario, SPEC, num_envs, len(nodes), seed=seed, copy=copy)
+        super().__init__(scenario, num_envs, len(nodes), seed=seed, copy=copy)
         if trace.node.max() >= len(nodes):
             raise ConfigError(f"the trace has a pod on node {trace.node.max()}", f"nodes 0 to {len(nodes) - 1}")
         asked = np.stack([trace.cpu_request, trace.mem_request], axis=1)
@@ -174,7 +173,7 @@ _USE = tuple(f"{resource}_{statistic}" for resource in ("cpu", "mem") for statis
 
 
 def make(scenario: Scenario, num_envs: int, *, seed: int = 0, trace: Any = None, copy: bool = False) -> DeployVectorEnv:
-    """Make the environments of a scenario; see :func:`sched_env.traces.load_pods.load` for ``trace``."""
+    """Make the environments of a scenario; see :func:`sched_env.pods.trace.load` for ``trace``."""
     if not isinstance(scenario, DeployScenario):
         raise ConfigError(f"scenario {scenario.name!r} is a {type(scenario).__name__}", "a DeployScenario")
     pods, nodes = load_trace(trace, scenario)

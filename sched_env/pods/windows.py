@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sched_env.features import pods as features
 from sched_env.jit import called, inline
+from sched_env.pods import features
 from sched_env.pods.measure import NONE, add, link, work_out
 from sched_env.pods.state import (
     ALL_CROWDED,
@@ -47,7 +47,7 @@ from sched_env.pods.state import (
     Scratch,
     State,
 )
-from sched_env.traces.pods import WINDOW_S
+from sched_env.pods.tables import WINDOW_S
 
 fits = inline(features.fits)
 

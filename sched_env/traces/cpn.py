@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from sched_env.errors import TraceError
 from sched_env.traces.mixed import Layout, Texts, read_table
 from sched_env.traces.reader import Floats, read_list
+from wire.errors import TraceError
 
 MIB_PER_GIB = 1024.0
 SLOTS = (1, 2, 3)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.errors import TraceError
 from sched_env.traces.mixed import Layout, Table, Texts, read_table
 from sched_env.traces.reader import Floats, read_list
+from wire.errors import TraceError
 
 GAVEL = Layout(
     numbers=("num_gpus", "steps_per_s"),

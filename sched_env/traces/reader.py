@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.errors import TraceError
+from wire.errors import TraceError
 
 Floats = NDArray[np.float64]
 Check = Callable[[Mapping[str, Floats]], Mapping[str, NDArray[np.bool_]]]

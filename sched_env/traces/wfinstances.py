@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.errors import TraceError
 from sched_env.traces.reader import Floats, read_text
+from wire.errors import TraceError
 
 MB = 1e6
 GIB = 2.0**30

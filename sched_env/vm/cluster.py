@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.features import vm as features
 from sched_env.jit import inline
 from sched_env.vector import Buffers
+from sched_env.vm import features
 from sched_env.vm.events import CPU, HALVES, MEM, TIME, Events
 from sched_env.vm.state import NOWHERE, Params, State
 

@@ -12,13 +12,13 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from sched_env import heuristics, scenarios
-from sched_env.errors import ConfigError, InfeasibleActionError, legal
 from sched_env.single import InvalidAction, Observation, known
-from sched_env.traces.tables import VmTrace
 from sched_env.vector import ENDED
 from sched_env.vm import render
 from sched_env.vm.scenario import VmScenario
+from sched_env.vm.tables import VmTrace
 from sched_env.vm.vector import make
+from wire.errors import ConfigError, InfeasibleActionError, legal
 
 BUILT_IN_RULES = {-1: "first_fit", -2: "vmagent_spread"}
 """Actions that upstream's users know: let the environment decide."""

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.errors import TraceError
 from sched_env.jit import kernel
-from sched_env.traces.tables import VmTrace
 from sched_env.vm.scenario import VmScenario
+from sched_env.vm.tables import VmTrace
+from wire.errors import TraceError
 
 CPU, MEM, HALVES, TIME = 0, 1, 2, 3
 """Columns of ``Events.rows``."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from sched_env.errors import ConfigError
-from sched_env.features.vm import HALF_CPU_CORES, HALF_MEM_GIB
 from sched_env.scenarios import Amount, Count, Positive, Scenario, Share, Size
+from sched_env.vm.features import HALF_CPU_CORES, HALF_MEM_GIB
+from wire.errors import ConfigError
 
 NEVER = 1e10
 """Upstream's ``double_thr`` for "no request is split"."""
@@ -86,6 +86,3 @@ class VmScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.reward == "default":
             return "wait" if self.ending == "wait" else "+1"
         return "+1" if self.reward == 1 else self.reward  # YAML reads +1 as a number
-
-
-KINDS = {"sched": VmScenario}

@@ -8,17 +8,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.contracts.feature_spec import Problem
-from sched_env.errors import ConfigError
-from sched_env.features.vm import SPEC
 from sched_env.jit import entry
-from sched_env.traces.tables import VmTrace
-from sched_env.traces.vm import load as load_trace
 from sched_env.vector import PlacementVectorEnv
 from sched_env.vm import kernels
 from sched_env.vm.events import CPU, HALVES, MEM, Events, compile_events
 from sched_env.vm.scenario import VmScenario
 from sched_env.vm.state import ENV, REWARD_CPU, REWARD_ONE, REWARD_WAIT, Params, State
+from sched_env.vm.tables import VmTrace
+from sched_env.vm.trace import load as load_trace
+from wire.errors import ConfigError
 
 _REWARDS = {"+1": REWARD_ONE, "cpu": REWARD_CPU, "wait": REWARD_WAIT}
 
@@ -26,14 +24,13 @@ _REWARDS = {"+1": REWARD_ONE, "cpu": REWARD_CPU, "wait": REWARD_WAIT}
 class VmVectorEnv(PlacementVectorEnv):
     """B clusters of NUMA servers. When clusters grow, the view has as many candidates as the largest one."""
 
-    problem: ClassVar[Problem] = "vm"
     METRICS: ClassVar[tuple[str, ...]] = kernels.METRICS
     COUNTS: ClassVar[frozenset[str]] = PlacementVectorEnv.COUNTS | {"servers", "end_row"}
 
     def __init__(
         self, scenario: VmScenario, trace: VmTrace, num_envs: int, *, seed: int = 0, copy: bool = False
     ) -> None:
-        super().__init__(scenario, SPEC, num_envs, 2 * scenario.most_servers, seed=seed, copy=copy)
+        super().__init__(scenario, num_envs, 2 * scenario.most_servers, seed=seed, copy=copy)
         self.trace, self.events = trace, compile_events(trace, scenario)
         self.params = _params(scenario, self.events)
         self.state = _state(scenario, self.events, num_envs)

@@ -10,11 +10,11 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import ArrayLike, NDArray
 
 from sched_env import scenarios
-from sched_env.errors import ConfigError
-from sched_env.features.workflow import fits
 from sched_env.single import InvalidAction, Observation, PlacementEnv, Step
+from sched_env.workflow.features import fits
 from sched_env.workflow.state import CPU, FINISH, FIRST, INPUT, MEM, NEXT, NODE, RUNTIME, SIZE, START, TAIL
 from sched_env.workflow.vector import WorkflowVectorEnv, make
+from wire.errors import ConfigError
 
 TASK_COLUMNS = (CPU, MEM, RUNTIME, INPUT, TAIL)
 """What ``WorkflowPlanEnv`` shows of a task: cores, GiB, seconds, MB from outside, mean way from its end to the end."""
@@ -28,7 +28,7 @@ class WorkflowEnv(PlacementEnv[WorkflowVectorEnv]):
 
     Args:
         scenario: Name, file or loaded scenario.
-        trace: Workflows (``sched_env.traces.workflows.load``); the scenario's own when left out.
+        trace: Workflows (``sched_env.workflow.trace.load``); the scenario's own when left out.
         invalid_action: As :class:`~sched_env.single.PlacementEnv`, and ``invalid_penalty`` too.
         seed: Names the workflows that are drawn until ``reset`` is given another.
         overrides: Scenario keys to replace.
@@ -38,7 +38,7 @@ class WorkflowEnv(PlacementEnv[WorkflowVectorEnv]):
 
     def __init__(
         self,
-        scenario: str | scenarios.Scenario = "functions/workflow",
+        scenario: str | scenarios.Scenario = "workflow/dag",
         trace: Any = None,
         *,
         invalid_action: InvalidAction = "terminate",
@@ -74,9 +74,7 @@ class WorkflowPlanEnv(WorkflowEnv):
     workflow with zeros, edges with -1. Entries of the action beyond the last task are ignored.
     """
 
-    def __init__(
-        self, scenario: str | scenarios.Scenario = "functions/workflow", trace: Any = None, **keys: Any
-    ) -> None:
+    def __init__(self, scenario: str | scenarios.Scenario = "workflow/dag", trace: Any = None, **keys: Any) -> None:
         super().__init__(scenario, trace, **keys)
         if self.many.scenario.horizon:
             raise ConfigError(f"horizon is {self.many.scenario.horizon}", "0: a plan is for the whole workflow")

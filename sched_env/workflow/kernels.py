@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sched_env import draws
-from sched_env.features import workflow as features
-from sched_env.features.workflow import FIT_TOLERANCE, HOURS_PER_SECOND
 from sched_env.jit import called, inline, lean_kernel
 from sched_env.vector import END_OF_TRACE, HORIZON, SHEET, Buffers
+from sched_env.workflow import features
+from sched_env.workflow.features import FIT_TOLERANCE, HOURS_PER_SECOND
 from sched_env.workflow.state import (
     CPU,
     DEADLINE,

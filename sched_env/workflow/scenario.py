@@ -1,4 +1,4 @@
-"""Settings of workflows; the YAML file is ``sched_env/scenarios/functions/workflow.yaml``."""
+"""Settings of workflows; the YAML file is ``sched_env/functions/scenarios/workflow.yaml``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ class WorkflowScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_field
 
     aliases: ClassVar[Mapping[str, str]] = {"num_nodes": "nodes"}
 
-    kind: str = "workflow"
     nodes: Positive = 4
     """How many nodes, of the generated table; a trace that brings its own node table ignores it."""
     net_mb_s: Size = 125.0
@@ -29,7 +28,7 @@ class WorkflowScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_field
     deadline_slack: Size = 2.0
     """Deadline = this x the critical path on the fastest nodes, for workflows that have none of their own."""
     shape: Literal["mixed", "chain", "fan", "layered"] = "mixed"
-    """What generated workflows look like (``sched_env.traces.synthetic_workflows``)."""
+    """What generated workflows look like (``sched_env.workflow.synthetic``)."""
     tasks: Positive = 100
     """Mean number of tasks of a generated workflow."""
     data_share: Amount = 1.0
@@ -38,8 +37,3 @@ class WorkflowScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_field
     """How many workflows are generated; an episode places one of them."""
     trace_seed: Count = 0
     """Names the generated workflows; the environment's seed only draws which of them are placed."""
-
-    @property
-    def family(self) -> str:
-        """Workflows have modules of their own: other features and heuristics than single functions."""
-        return "workflow"

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.errors import ConfigError
-from sched_env.features.workflow import HOURS_PER_SECOND, fits
-from sched_env.traces.tables import Floats, Ints, NodeTable
-from sched_env.traces.tables_workflows import Dag
+from sched_env.tables import Floats, Ints, NodeTable
+from sched_env.workflow.features import HOURS_PER_SECOND, fits
 from sched_env.workflow.scenario import Order, WorkflowScenario
+from sched_env.workflow.tables import Dag
+from wire.errors import ConfigError
 
 CPU, MEM = range(2)
 """First columns of ``Plan.nodes``, ``Plan.tasks`` and, behind the time, of ``State.segments``."""

@@ -8,18 +8,16 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.contracts.feature_spec import Problem
-from sched_env.errors import ConfigError
-from sched_env.features.workflow import SPEC
 from sched_env.scenarios import Scenario
-from sched_env.traces.tables import Floats, NodeTable
-from sched_env.traces.tables_workflows import Dag
-from sched_env.traces.workflows import load
+from sched_env.tables import Floats, NodeTable
 from sched_env.vector import PlacementVectorEnv
 from sched_env.workflow import kernels
-from sched_env.workflow.raw import raw_fields
+from sched_env.workflow.raw_state import raw_fields
 from sched_env.workflow.scenario import Order, WorkflowScenario
 from sched_env.workflow.state import NEXT, empty_state, plan_of, rules_of
+from sched_env.workflow.tables import Dag
+from sched_env.workflow.trace import load
+from wire.errors import ConfigError
 
 _NO_ROWS = np.empty(0, np.int64)
 
@@ -36,7 +34,6 @@ class WorkflowVectorEnv(PlacementVectorEnv):
         copy: Return fresh arrays from every call.
     """
 
-    problem: ClassVar[Problem] = "functions"
     METRICS: ClassVar[tuple[str, ...]] = kernels.METRICS
     COUNTS: ClassVar[frozenset[str]] = PlacementVectorEnv.COUNTS | {"nodes_used"}
     scenario: WorkflowScenario
@@ -51,7 +48,7 @@ class WorkflowVectorEnv(PlacementVectorEnv):
         seed: int = 0,
         copy: bool = False,
     ) -> None:
-        super().__init__(scenario, SPEC, num_envs, len(nodes), seed=seed, copy=copy)
+        super().__init__(scenario, num_envs, len(nodes), seed=seed, copy=copy)
         self.dags, self.table, self.order = tuple(dags), nodes, scenario.order
         self.plan = plan_of(self.dags, nodes, self.order, scenario.deadline_slack)
         self.rules = rules_of(scenario, len(self.dags))
@@ -93,7 +90,7 @@ class WorkflowVectorEnv(PlacementVectorEnv):
 def make(
     scenario: Scenario, num_envs: int, *, seed: int = 0, trace: Any = None, copy: bool = False
 ) -> WorkflowVectorEnv:
-    """Make the environments of a scenario; see :func:`sched_env.traces.workflows.load` for ``trace``."""
+    """Make the environments of a scenario; see :func:`sched_env.workflow.trace.load` for ``trace``."""
     if not isinstance(scenario, WorkflowScenario):
         raise ConfigError(f"scenario {scenario.name!r} is a {type(scenario).__name__}", "a WorkflowScenario")
     dags, nodes = load(trace, scenario)

@@ -14,10 +14,10 @@ import pytest
 
 from pipeline import backtest
 from pipeline.backtest import Config, back_test, compare, measure, share_above
+from pipeline.champions import Standing
 from pipeline.contracts.evaluation import Backtest
 from pipeline.contracts.windows import SCHEMA_VERSION, TABLES, VERSION_KEY
 from pipeline.errors import DataError, GateError
-from pipeline.gating.origin import Standing
 
 DAY = datetime(2026, 11, 15, tzinfo=UTC)
 END = DAY + timedelta(days=1)
@@ -77,9 +77,9 @@ def champion(tmp_path):
 
     def make(windows_end: datetime) -> Path:
         path = tmp_path / "champions" / "functions"
-        path.mkdir(parents=True, exist_ok=True)
+        (path / "bundle").mkdir(parents=True, exist_ok=True)
         document = {"digest": "sha256:live", "lineage": {"windows_end": windows_end.isoformat()}}
-        (path / "manifest.json").write_text(json.dumps(document))
+        (path / "bundle" / "manifest.json").write_text(json.dumps(document))
         return path
 
     return make
@@ -203,7 +203,7 @@ def test_the_command_line_writes_what_the_gate_reads(folder, champion, tmp_path,
     written = Path("data/evaluation/functions/backtest.json")
     assert msgspec.json.decode(written.read_bytes(), type=Backtest).figures[0].predicted == 2.0
     assert "cost_usd predicted 2, measured 2.13333 (6.2 % off)" in capsys.readouterr().out
-    (tmp_path / "champions" / "functions" / "manifest.json").unlink()
+    (tmp_path / "champions" / "functions" / "bundle" / "manifest.json").unlink()
     assert backtest.main(["--problem", "functions", "--windows", "windows"]) == 0
     assert not written.exists()
     assert "nothing was live" in capsys.readouterr().out

@@ -9,15 +9,16 @@ import pytest
 import torch
 
 from pipeline import evaluate, export, train
-from pipeline.policies.datasets import Workload
+from pipeline.datasets import Workload
 from pipeline.policies.ppo import Trained
 from pipeline.policies.scorer import Scorer
-from sched_env import bundle, features, policy_graph
-from sched_env.contracts.bundle import MASKED_SCORE
-from sched_env.errors import LoadmasterError
-from sched_env.traces import synthetic_functions
+from sched_env import problems
+from sched_env.functions import synthetic as synthetic_functions
+from wire import bundle, graph
+from wire.contracts.bundle import MASKED_SCORE
+from wire.errors import LoadmasterError
 
-SPEC = features.spec("functions")
+SPEC = problems.spec("functions")
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +70,9 @@ def test_the_graph_decides_like_the_network_at_every_size(inside):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 50, 1000, 5000])
 def test_one_file_serves_any_number_of_candidates(inside, size):
-    session = policy_graph.open_session((export.BUNDLES / "functions" / "policy.onnx").read_bytes())
+    session = graph.open_session((export.BUNDLES / "functions" / "policy.onnx").read_bytes())
     candidates, request, mask = export.draw(SPEC, rows=3, size=size, seed=9)
-    scores = policy_graph.scores(session, candidates, request, mask)
+    scores = graph.scores(session, candidates, request, mask)
     assert scores.shape == (3, size)
     assert (scores[~mask] == np.float32(MASKED_SCORE)).all()
 
@@ -103,7 +104,7 @@ def test_every_policy_is_judged_on_the_same_traces(inside, monkeypatch):
         "evaluate: {functions: {traces: 8, block_seconds: 60, loads: {recorded: 1.0, busy: 1.3},"
         " heuristics: [first_fit, least_allocated]}}\nbacktest: {enabled: false}\n"
     )
-    shutil.copytree(export.BUNDLES / "functions", Path("champions/functions"))
+    shutil.copytree(export.BUNDLES / "functions", Path("champions/functions/bundle"))
     (Path("data/windows/nodes/date=2026-01-01")).mkdir(parents=True)
     monkeypatch.setattr("sys.argv", ["evaluate", "--problem", "functions"])
     assert evaluate.main() == 0

@@ -23,7 +23,7 @@ from pipeline.sources.landing import read_manifest
 from pipeline.sources.prometheus import PrometheusConfig
 from pipeline.sources.prometheus_server import Patience, Server
 from pipeline.sources.sample import SampleConfig
-from sched_env.errors import ConfigError, LoadmasterError
+from wire.errors import ConfigError, LoadmasterError
 
 DAY = date(2026, 1, 5)
 MAP = {"groups": {"test": [{"metric": "node_ready", "from": ["ready"], "labels": {"node": ["{node}"]}}]}}

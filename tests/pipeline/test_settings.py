@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from pipeline import settings
-from sched_env.errors import ConfigError
+from wire.errors import ConfigError
 
 
 class Example(msgspec.Struct, forbid_unknown_fields=True):

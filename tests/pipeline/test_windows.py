@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from pipeline import windows
 from pipeline.contracts.windows import SCHEMA_VERSION, TABLES, VERSION_KEY, WINDOW_SECONDS
+from pipeline.datasets.pods import pod_windows
 from pipeline.errors import DataError
-from pipeline.pod_windows import pod_windows
 from pipeline.windows import SplitConfig, splits
-from sched_env.errors import ConfigError, ContractError
-from sched_env.traces.pods import PodTrace
+from sched_env.pods.tables import PodTrace
 from sched_env.vector import make_vec
+from wire.errors import ConfigError, ContractError
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
 STEP = timedelta(seconds=WINDOW_SECONDS)

@@ -5,9 +5,10 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 import yaml
 
-from pipeline import registry, workspace
-from pipeline.gating.origin import Standing
-from sched_env.errors import ConfigError
+from pipeline import workspace
+from pipeline.champions import Standing
+from pipeline.registry import command as registry
+from wire.errors import ConfigError
 
 PARAMS = "problems: [functions]\ndata: {from: null, to: null}\nnightly: {days: null}\n"
 RUN = "manual__2026-11-16T02:00:00.5+00:00"
@@ -24,7 +25,7 @@ def source(tmp_path):
     (folder / ".dvc" / "config").write_text("[core]\n    analytics = false\n")
     (folder / ".dvc" / ".gitignore").write_text("/config.local\n/tmp\n")
     (folder / "champions" / "functions").mkdir(parents=True)
-    (folder / "champions" / "functions" / "README.md").write_text("none\n")
+    (folder / "champions" / "functions" / "standing.json").write_text("{}\n")
     (folder / "params.yaml").write_text(PARAMS)
     (folder / "dvc.yaml").write_text(
         "stages:\n  first: {cmd: 'true'}\n"
@@ -72,7 +73,7 @@ def test_a_champion_comes_with_what_the_registry_says_of_it(source, var, tmp_pat
     monkeypatch.setattr(registry, "live_bundle", lambda problem, home: bundle)
     monkeypatch.setattr(registry, "standing", lambda problem: Standing("sha256:a", "2026-11-16T05:00:00+00:00"))
     champion = workspace.create(RUN, source=source, home=var) / "champions" / "functions"
-    assert (champion / "manifest.json").exists()
+    assert (champion / "bundle" / "manifest.json").exists()
     said = json.loads((champion / "standing.json").read_text())
     assert said == {"digest": "sha256:a", "live_since": "2026-11-16T05:00:00+00:00"}
 

@@ -21,9 +21,10 @@ from fastapi.testclient import TestClient
 
 from placement.app import create_app
 from placement.settings import Settings
-from sched_env import sample_bundle, signatures
-from sched_env.contracts.bundle import MANIFEST_FILE, SIGNATURE_FILE
-from sched_env.contracts.feature_spec import FeatureSpec
+from sched_env import problems
+from wire import sample_bundle, signatures
+from wire.contracts.bundle import MANIFEST_FILE, SIGNATURE_FILE
+from wire.contracts.feature_spec import FeatureSpec
 
 TOKEN = "a-token-for-tests"
 Files = dict[str, bytes]
@@ -58,7 +59,7 @@ class Workshop:
     def sample(self, seed: int) -> Files:
         """Return a signed sample bundle; the same seed gives the same bytes."""
         if seed not in self._cache:
-            self._cache[seed] = self.sign(sample_bundle.build(seed=seed, hidden=8))
+            self._cache[seed] = self.sign(sample_bundle.build(problems.spec("functions"), seed=seed, hidden=8))
         return dict(self._cache[seed])
 
     def around(self, spec: FeatureSpec, policy: bytes, **changes: Any) -> Files:

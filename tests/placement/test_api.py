@@ -13,9 +13,10 @@ import pytest
 
 from placement.app import create_app
 from placement.settings import Settings
-from sched_env import features, sample_bundle
-from sched_env.contracts.bundle import Verdict
-from sched_env.contracts.place import PlaceRequest
+from sched_env import problems
+from wire import sample_bundle
+from wire.contracts.bundle import Verdict
+from wire.contracts.place import PlaceRequest
 
 HOSTILE = "<img src=x onerror=\"document.title='taken'\">"
 
@@ -123,7 +124,7 @@ def chromium() -> Path | None:
 @pytest.mark.skipif(chromium() is None, reason="no chromium on this machine")
 def test_people_see_what_is_live_and_can_try_a_placement(settings: Any, workshop: Any, kit: Any) -> None:
     sync_api = pytest.importorskip("playwright.sync_api")
-    spec = features.spec("functions")
+    spec = problems.spec("functions")
     policy = sample_bundle.graph(spec, seed=1, hidden=8).SerializeToString()
     files = workshop.around(spec, policy, metrics={"cost_usd": 41.5}, gate=Verdict("pass", HOSTILE))
     flags = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"

@@ -13,7 +13,7 @@ import pytest
 from placement.decide import feature_hash
 from placement.decision_log import FILE_NAME, DecisionLog
 from placement.metrics import Metrics
-from sched_env import features
+from sched_env import problems
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -34,7 +34,7 @@ def test_a_line_leads_back_from_the_decision_to_what_made_it(settings: Any, work
     assert first["top"] == [[entry["name"], entry["score"]] for entry in ranked]
     assert (first["candidates"], first["feasible"], first["propensity"]) == (6, 6, 1.0)
     columns = {name: [node["state"][name] for node in sent["candidates"]] for name in sent["candidates"][0]["state"]}
-    rebuilt = features.build("functions", columns, sent["requests"][0]["fields"])
+    rebuilt = problems.get("functions").build(columns, sent["requests"][0]["fields"])
     assert first["features"] == feature_hash(rebuilt)
     assert (nowhere["chosen"], nowhere["propensity"]) == (None, None)
 

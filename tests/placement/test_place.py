@@ -13,12 +13,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from sched_env import features, heuristics, sample_bundle
-from sched_env.contracts.bundle import SCORES_OUTPUT
-from sched_env.contracts.feature_spec import PROBLEMS, Problem
-from sched_env.contracts.place import PlaceResponse
+from sched_env import heuristics, problems
+from wire import sample_bundle
+from wire.contracts.bundle import SCORES_OUTPUT
+from wire.contracts.feature_spec import ProblemName
+from wire.contracts.place import PlaceResponse
 
-SPEC = features.spec("functions")
+SPEC = problems.spec("functions")
 
 
 def decode(answer: Any) -> PlaceResponse:
@@ -44,7 +45,7 @@ def test_without_a_policy_the_heuristic_answers_and_is_counted(client: Any, kit:
         assert placement.fallback
         assert "no policy is live" in placement.reason
         fields = sent["requests"][0]["fields"]
-        mask = features.build("functions", columns(sent), fields).mask
+        mask = problems.get("functions").build(columns(sent), fields).mask
         scores = heuristics.score("functions", "least_allocated", columns(sent), fields, mask)
         assert placement.ranked[0].name == f"n{scores.argmax()}"
     assert metric(client, 'loadmaster_fallback_decisions_total{problem="functions",reason="no_policy"}') == 2
@@ -90,8 +91,8 @@ def test_when_nothing_fits_the_answer_says_what_ruled_the_candidates_out(live_cl
 
 
 def test_missing_values_take_their_default_and_are_counted(live_client: Any, kit: Any) -> None:
-    full = {name: default for name, (_, default) in features.STATE_FIELDS["functions"].items()}
-    asked = {name: default for name, (_, default) in features.REQUEST_FIELDS["functions"].items()}
+    full = {name: default for name, (_, default) in problems.get("functions").state_fields.items()}
+    asked = {name: default for name, (_, default) in problems.get("functions").request_fields.items()}
     complete = {
         "problem": "functions",
         "requests": [{"id": "r", "fields": asked}],
@@ -113,7 +114,7 @@ def test_missing_values_take_their_default_and_are_counted(live_client: Any, kit
 def test_an_empty_state_is_all_defaults(live_client: Any, kit: Any) -> None:
     sent = {"problem": "functions", "requests": [{"id": "r", "fields": {}}], "candidates": [{"name": "a", "state": {}}]}
     said = decode(kit.place(live_client, sent))
-    fields = features.STATE_FIELDS["functions"], features.REQUEST_FIELDS["functions"]
+    fields = problems.get("functions").state_fields, problems.get("functions").request_fields
     assert said.defaulted_features == sum(map(len, fields))
     assert said.placements[0].ranked[0].name == "a"
 
@@ -214,17 +215,19 @@ def _numbers(names: Iterable[str]) -> st.SearchStrategy[dict[str, float]]:
     return st.dictionaries(st.sampled_from(sorted(names)), NUMBERS)
 
 
-def _calls(problem: Problem) -> st.SearchStrategy[tuple[Problem, list[dict[str, float]], list[dict[str, float]]]]:
-    state = {*features.STATE_FIELDS[problem]} | ({"warm:f"} if problem == "functions" else set())
+def _calls(
+    problem: ProblemName,
+) -> st.SearchStrategy[tuple[ProblemName, list[dict[str, float]], list[dict[str, float]]]]:
+    state = {*problems.get(problem).state_fields} | ({"warm:f"} if problem == "functions" else set())
     return st.tuples(
         st.just(problem),
         st.lists(_numbers(state), min_size=1, max_size=5),
-        st.lists(_numbers(features.REQUEST_FIELDS[problem]), min_size=1, max_size=3),
+        st.lists(_numbers(problems.get(problem).request_fields), min_size=1, max_size=3),
     )
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(call=st.sampled_from(PROBLEMS).flatmap(_calls))
+@given(call=st.sampled_from(problems.names()).flatmap(_calls))
 @example(call=("vm", [{"cpu_capacity": 0.0}], [{}]))  # the heuristic divides by it
 def test_whatever_the_numbers_it_is_answered_or_refused(shared_live: Any, call: Any) -> None:
     problem, states, fields = call

@@ -10,18 +10,20 @@ import pytest
 
 from placement.decide import feature_hash
 from placement.decision_log import FILE_NAME
-from sched_env import features, sample_bundle
+from sched_env import problems
+from sched_env.observation import Observation
 from sched_env.pods.env import DeployEnv
+from wire import sample_bundle
 
 
 @pytest.fixture(scope="module")
-def decisions() -> list[tuple[dict[str, Any], dict[str, float], int, features.Observation]]:
+def decisions() -> list[tuple[dict[str, Any], dict[str, float], int, Observation]]:
     """Raw fields of some decisions, the pod's present node, and what the kernels made of it."""
     env, rng, found = DeployEnv(6), np.random.default_rng(0), []
     env.reset(seed=1)
     for _ in range(12):
         seen = env.many.observe()
-        observed = features.Observation(seen["candidates"][0], seen["request"][0], seen["mask"][0])
+        observed = Observation(seen["candidates"][0], seen["request"][0], seen["mask"][0])
         found.append((*env.raw(), env.offered[1], observed))
         env.step(rng.choice(np.flatnonzero(env.action_masks())))
     return found
@@ -67,7 +69,7 @@ def test_when_no_node_can_take_it_memory_is_named(client: Any) -> None:
 def test_a_pushed_policy_sees_the_very_bits_it_saw_in_training(
     settings: Any, workshop: Any, kit: Any, decisions: Any
 ) -> None:
-    files = workshop.sign(sample_bundle.build("pods", seed=3, hidden=8))
+    files = workshop.sign(sample_bundle.build(problems.spec("pods"), seed=3, hidden=8))
     with kit.running(settings) as client:
         answer = kit.push(client, files, counter=1, problem="pods")
         assert answer.status_code == 200, answer.text

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import numpy as np
 
-from sched_env import features
+from sched_env import problems
 
-SPEC = features.spec("functions")
+SPEC = problems.spec("functions")
 
 
 def live_digest(client: Any) -> str | None:
@@ -39,13 +39,13 @@ def test_a_signed_bundle_becomes_live_and_answers(client: Any, workshop: Any, ki
 
 
 def test_scores_answered_are_those_of_the_graph(live_client: Any, workshop: Any, kit: Any) -> None:
-    from sched_env.policy_graph import open_session, scores
+    from wire.graph import open_session, scores
 
     sent = kit.body(6)
     columns = {
         name: np.array([node["state"][name] for node in sent["candidates"]]) for name in sent["candidates"][0]["state"]
     }
-    observation = features.build("functions", columns, sent["requests"][0]["fields"])
+    observation = problems.get("functions").build(columns, sent["requests"][0]["fields"])
     session = open_session(workshop.sample(1)["policy.onnx"])
     expected = scores(session, *(array[np.newaxis] for array in observation))[0]
     ranked = kit.place(live_client, sent).json()["placements"][0]["ranked"]

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from placement import intake, trial
-from sched_env import features, sample_bundle
-from sched_env.errors import BundleError
+from sched_env import problems
+from wire import sample_bundle
+from wire.errors import BundleError
 
-SPEC = features.spec("functions")
+SPEC = problems.spec("functions")
 
 Refused = Callable[..., Any]
 
@@ -191,18 +192,18 @@ def test_one_changed_byte_in_any_file(refused: Refused, workshop: Any, kit: Any,
 
 @pytest.mark.parametrize("name", ["policy.onnx", "golden.npz", "manifest.json"])
 def test_a_changed_file_even_with_a_good_signature(refused: Refused, workshop: Any, kit: Any, name: str) -> None:
-    files = sample_bundle.build(seed=3, hidden=8)
+    files = sample_bundle.build(problems.spec("functions"), seed=3, hidden=8)
     files[name] = kit.flip_byte(files[name])
     refused(workshop.sign(files), "bundle")
 
 
 def test_a_strangers_signature(refused: Refused, workshop: Any) -> None:
-    files = workshop.sign(sample_bundle.build(seed=1, hidden=8), workshop.stranger)
+    files = workshop.sign(sample_bundle.build(problems.spec("functions"), seed=1, hidden=8), workshop.stranger)
     refused(files, "signature", said="not trusted")
 
 
 def test_a_revoked_key(client: Any, workshop: Any, kit: Any, settings: Any) -> None:
-    from sched_env import signatures
+    from wire import signatures
 
     key = signatures.key_id(workshop.public)
     revoked = {"revoked": {key: {"at": "2026-01-01T00:00:00Z", "reason": "lost laptop"}}}

@@ -109,7 +109,7 @@ def test_a_bundle_in_the_place_of_another_is_not_taken(settings: Any, kit: Any, 
 def test_a_key_revoked_since_takes_its_policies_with_it(
     settings: Any, kit: Any, workshop: Any, two_pushed: tuple[str, str]
 ) -> None:
-    from sched_env import signatures
+    from wire import signatures
 
     key = signatures.key_id(workshop.public)
     settings.revoked_keys_file.write_text(json.dumps({"revoked": {key: {"reason": "stolen"}}}))

@@ -77,7 +77,7 @@ def test_a_changed_helper_or_constant_in_another_file_gives_another_stamp(tmp_pa
 
 
 def test_helpers_of_plain_functions_are_compiled_with_them():
-    from sched_env.heuristics import vm
+    from sched_env.vm import heuristics as vm
 
     compiled = jit.inline(vm.half_score)
     arguments = (0, 10.0, 20.0, 30.0, 40.0, 40.0, 90.0, 1.0, 2.0, 0.0, vm.TYPICAL_REQUESTS)

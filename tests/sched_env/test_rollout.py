@@ -7,11 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from sched_env import features, rollout
-from sched_env.contracts.replay import COLUMNS
-from sched_env.errors import BundleError, ConfigError, ContractError
+from sched_env import problems, rollout
 from sched_env.replay import frames
 from sched_env.vector import SHEET, make_vec
+from wire import sample_bundle
+from wire.contracts.replay import COLUMNS
+from wire.errors import BundleError, ConfigError, ContractError
 
 STARTS = [1000, 1500, 2000, 2500, 3000]
 
@@ -188,8 +189,12 @@ def cheapest_graph(spec, weight_of_first):
 def test_an_onnx_file_decides_through_the_same_command(capsys, tmp_path):
     pytest.importorskip("onnxruntime")
     path = tmp_path / "policy.onnx"
-    path.write_bytes(cheapest_graph(features.spec("vm"), 1.0).SerializeToString())
-    for policy in (path, tmp_path):  # the file, or the folder that holds it
+    path.write_bytes(cheapest_graph(problems.spec("vm"), 1.0).SerializeToString())
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    for name, data in sample_bundle.assemble(problems.spec("vm"), path.read_bytes(), opset=20).items():
+        (bundle / name).write_bytes(data)
+    for policy in (path, bundle):  # the bare graph, or the bundle around it
         *episodes, last = lines(
             capsys, "--scenario", "vm/fading", "--policy", policy, "--episodes", 3, "--set", "servers=2", "--json"
         )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sched_env import scenarios
-from sched_env.errors import ConfigError, TraceError
 from sched_env.vector import make_vec
+from wire.errors import ConfigError, TraceError
 
 
 def test_the_built_in_scenarios_load_by_name_and_by_short_name():
@@ -38,8 +38,7 @@ def test_upstreams_keys_are_aliases(tmp_path):
         ("problem: vm\nhalf_mem_gib: 0\n", r"key 'half_mem_gib' is 0"),
         ("problem: vm\nexpand_threshold: 1.5\n", r"'expand_threshold' is 1.5"),
         ("problem: vm\ngrowing_servers: 2\nservers: 9\nmax_servers: 8\n", r"max_servers is 8; expected at least"),
-        ("problem: vm\nkind: lane\n", r"key 'kind' is 'lane'; expected one of sched"),
-        ("problem: ships\n", r"key 'problem' is 'ships'; expected one of vm, pods, functions, jobs"),
+        ("problem: ships\n", r"key 'problem' is 'ships'; expected one of vm, pods, functions, workflow, jobs"),
         ("- a\n- b\n", r"holds list; expected a mapping"),
         ("a: [\n", r"is not YAML"),
     ],

@@ -9,8 +9,8 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from sched_env import heuristics, vector
-from sched_env.errors import ConfigError
 from sched_env.vector import SHEET, make_vec
+from wire.errors import ConfigError
 
 CASES = {
     "vm/fading": {"servers": 3},
@@ -18,7 +18,7 @@ CASES = {
     "vm/expanding": {"servers": 2, "max_servers": 6},
     "functions/serverless": {"num_nodes": 6},
     "pods/deploy": {"n_node": 6},
-    "functions/workflow": {"num_nodes": 6, "workflows": 30, "tasks": 60},
+    "workflow/dag": {"num_nodes": 6, "workflows": 30, "tasks": 60},
 }
 WAIT = ("vm/recovering", {"servers": 2, "ending": "wait"})
 ALL = [*CASES.items(), WAIT]

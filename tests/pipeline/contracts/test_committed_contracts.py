@@ -2,11 +2,11 @@ import msgspec
 import pytest
 
 from pipeline.contracts import __main__ as committed
-from sched_env.contracts import decode, encode
-from sched_env.contracts.bundle import content_digest
-from sched_env.contracts.feature_spec import Feature, FeatureSpec
-from sched_env.contracts.place import PlaceRequest
-from sched_env.errors import ContractError
+from wire.contracts import decode, encode
+from wire.contracts.bundle import content_digest
+from wire.contracts.feature_spec import Feature, FeatureSpec
+from wire.contracts.place import PlaceRequest
+from wire.errors import ContractError
 
 SPEC = FeatureSpec("functions", 1, (Feature("cpu", "cores", 4.0, "nodes.cpu", 0.0),), ())
 
@@ -32,7 +32,7 @@ def test_equal_documents_have_equal_bytes_and_come_back():
     ("body", "words"),
     [
         (b"{", "truncated"),
-        (b'{"problem": "ships", "requests": []}', "$.problem"),
+        (b'{"problem": "Big Ships", "requests": []}', "$.problem"),
         (b'{"problem": "vm", "requests": []}', "$.requests"),
         (b'{"problem": "vm", "requests": [{"id": "a", "fields": {"cpu": "two"}}]}', "$.requests[0].fields"),
         (b'{"problem": "vm", "requests": [{"id": "a", "fields": {}}], "colour": 1}', "colour"),

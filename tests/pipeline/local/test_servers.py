@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from pipeline.local import servers
-from sched_env.errors import ConfigError, LoadmasterError
+from wire.errors import ConfigError, LoadmasterError
 
 
 @pytest.fixture

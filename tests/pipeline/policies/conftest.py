@@ -1,8 +1,8 @@
 import pytest
 
-from pipeline.policies.datasets import Workload
+from pipeline.datasets import Workload
 from pipeline.policies.ppo import PpoConfig
-from sched_env.traces import synthetic_functions
+from sched_env.functions import synthetic as synthetic_functions
 
 
 @pytest.fixture(scope="session")

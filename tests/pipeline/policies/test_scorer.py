@@ -3,10 +3,10 @@ import pytest
 import torch
 
 from pipeline.policies.scorer import Scorer, TorchPolicy
-from sched_env import features
-from sched_env.contracts.bundle import MASKED_SCORE
+from sched_env import problems
+from wire.contracts.bundle import MASKED_SCORE
 
-SPEC = features.spec("functions")
+SPEC = problems.spec("functions")
 
 
 @pytest.fixture(scope="module")

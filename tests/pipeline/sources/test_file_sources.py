@@ -17,7 +17,7 @@ from pipeline.sources.openmetrics import OpenMetricsConfig, cut
 from pipeline.sources.parquet import ParquetConfig
 from pipeline.sources.request_log import RequestLogConfig
 from pipeline.sources.sample import SampleConfig
-from sched_env.errors import LoadmasterError
+from wire.errors import LoadmasterError
 
 DAY = date(2026, 1, 5)
 ALL = Range()

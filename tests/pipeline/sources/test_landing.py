@@ -11,7 +11,7 @@ from pipeline.errors import DataError, SourceError
 from pipeline.sources import Chunk
 from pipeline.sources.columns import SampleColumns
 from pipeline.sources.landing import Landing, forget_old, read_manifest
-from sched_env.errors import ContractError
+from wire.errors import ContractError
 
 DAY_US = 86_400_000_000
 NAMES = {"node": ["a", "b"], "pod": [], "function": [], "card": [], "detail": []}

@@ -3,7 +3,7 @@ import yaml
 
 from pipeline.contracts.raw import METRICS
 from pipeline.sources.metric_map import DEFAULT_MAP, Entry, load_map, parse_matchers
-from sched_env.errors import ConfigError
+from wire.errors import ConfigError
 
 CPU = Entry("node_cpu_seconds", {"node": ["{node}", "{instance:host}"]}, ["cpu_a", "cpu_b"], where='mode!~"idle|wait"')
 

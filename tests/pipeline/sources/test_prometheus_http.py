@@ -13,7 +13,7 @@ import pytest
 from pipeline.errors import SourceError
 from pipeline.sources.prometheus_http import Client
 from pipeline.sources.prometheus_server import Patience, Server, Tls
-from sched_env.errors import ConfigError
+from wire.errors import ConfigError
 
 QUICK = Patience(attempts=3, backoff_seconds=0.01, answer_seconds=1.0, connect_seconds=1.0)
 

@@ -12,7 +12,7 @@ from pipeline.ingest import IngestConfig, Range, ingest
 from pipeline.sources.prometheus import PrometheusConfig
 from pipeline.sources.prometheus_http import Client
 from pipeline.sources.prometheus_server import Basic, Patience, Server, Tls
-from sched_env.errors import ConfigError
+from wire.errors import ConfigError
 
 QUICK = Patience(attempts=3, backoff_seconds=0.1)
 DAY = date(2026, 1, 5)

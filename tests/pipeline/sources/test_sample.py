@@ -9,7 +9,7 @@ import pytest
 from pipeline.ingest import IngestConfig, Range, ingest
 from pipeline.sources.landing import read_manifest
 from pipeline.sources.sample import SampleConfig, SampleSource
-from sched_env.errors import ConfigError
+from wire.errors import ConfigError
 
 DAY = date(2026, 1, 5)
 ONE_DAY = Range(DAY, DAY)

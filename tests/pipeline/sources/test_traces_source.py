@@ -7,8 +7,8 @@ import pytest
 
 from pipeline.ingest import IngestConfig, Range, ingest
 from pipeline.sources.traces import TracesConfig
-from sched_env.errors import LoadmasterError
-from sched_env.traces import vm
+from sched_env.vm import trace as vm
+from wire.errors import LoadmasterError
 
 SHARED = Path(os.environ.get("LOADMASTER_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
 """Beside the repository, where it exists."""

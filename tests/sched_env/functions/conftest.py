@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sched_env.functions.tables import FunctionTrace
 from sched_env.functions.vector import ServerlessVectorEnv
-from sched_env.traces.tables import FunctionTrace, NodeTable
+from sched_env.tables import NodeTable
 from sched_env.vector import make_vec
 
 

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sched_env  # noqa: F401 - registers the ids
-from sched_env.errors import ConfigError, InfeasibleActionError, TraceError
 from sched_env.functions.env import ServerlessSchedulingEnv
 from sched_env.vector import make_vec
+from wire.errors import ConfigError, InfeasibleActionError, TraceError
 
 TASK = {"cpu_request": 1.0, "mem_request": 2.0, "io_network": 50.0, "io_disk": 500.0, "requests": 10}
 
@@ -59,7 +59,7 @@ def test_the_gymnasium_checker_has_nothing_to_say(scenario, invalid_action):
 
 
 def test_the_registered_id_makes_a_working_environment():
-    env = gymnasium.make("sched_env/Serverless-v0", render_mode="ansi")
+    env = gymnasium.make("sched_env.envs:sched_env/Serverless-v0", render_mode="ansi")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(env.unwrapped)

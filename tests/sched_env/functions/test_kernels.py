@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sched_env import heuristics
-from sched_env.errors import ConfigError, InfeasibleActionError
 from sched_env.functions.contention import cold_calls, cold_ratio, factors, time_shares
 from sched_env.functions.state import COST, LEAVING, NODE, ROW, TASK
 from sched_env.vector import make_vec
+from wire.errors import ConfigError, InfeasibleActionError
 
 RESOURCES = ("cpu", "mem", "net", "disk")
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from sched_env import heuristics
-from sched_env.errors import ConfigError
 from sched_env.functions.calibration import calibrate, main
 from sched_env.functions.state import R1, R2
 from sched_env.scenarios import load
 from sched_env.vector import make_vec
+from wire.errors import ConfigError
 
 sys.path.insert(0, str(Path(__file__).parent))  # where reward_examples is, as a user's module would be on the path
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from sched_env.jobs.runtime import RuntimeModel
+from sched_env.jobs.tables import JobTrace, Topology
 from sched_env.jobs.topology import Description, build
 from sched_env.jobs.vector import Workload
-from sched_env.traces.tables_jobs import JobTrace, Topology
+from sched_env.vector import make_vec
 
 SHARED = Path(os.environ.get("LOADMASTER_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
 MODELS = {"small": (0.1, 0.5), "medium": (0.2, 0.8), "llm": (5.0, 1.0)}
@@ -149,3 +150,29 @@ def reference() -> type[Reference]:
 @pytest.fixture
 def runtime() -> Callable[[str, tuple[str, ...]], list[float]]:
     return predict
+
+
+@pytest.fixture
+def every_schedule() -> Callable[..., tuple[float, float]]:
+    """Try every sequence of actions the environment allows; return the least makespan and mean completion."""
+
+    def play_all(workload: Workload, **settings: Any) -> tuple[float, float]:
+        env = make_vec("jobs/cpn", 1, trace=workload, episode_jobs=len(workload.jobs), **settings)
+        best = [np.inf, np.inf]
+
+        def play(prefix: list[int]) -> None:
+            env.reset(options={"starts": [0], "park": True})
+            infos: dict[str, Any] = {}
+            for action in prefix:
+                *_, infos = env.step([action])
+            if not env.buffers.active[0]:
+                best[0] = min(best[0], float(infos["episode"]["makespan_s"][0]))
+                best[1] = min(best[1], float(infos["episode"]["mean_completion_s"][0]))
+                return
+            for action in np.flatnonzero(env.buffers.mask[0].copy()):
+                play([*prefix, int(action)])
+
+        play([])
+        return best[0], best[1]
+
+    return play_all

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 
-from sched_env.errors import ConfigError, TraceError
+from sched_env.jobs import synthetic as synthetic_jobs
 from sched_env.jobs.env import CpnEnv
 from sched_env.jobs.state import CORES, FIRST, GPU_FREE, HELD, JOBS, MEM, NOW, OFFERED, WAITING
-from sched_env.traces import synthetic_jobs
 from sched_env.vector import make_vec
+from wire.errors import ConfigError, TraceError
 
 NEVER = np.inf
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from sched_env import heuristics
-from sched_env.errors import ConfigError, InfeasibleActionError
-from sched_env.jobs.raw import raw_fields
+from sched_env.jobs.raw_state import raw_fields
 from sched_env.jobs.state import ARRIVED, CANCELLED, FAILED, FINISHED, NOW, OFFERED, WAITING
 from sched_env.vector import make_vec
+from wire.errors import ConfigError, InfeasibleActionError
 
 
 def play(env, actions):

@@ -9,18 +9,18 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
 import sched_env  # noqa: F401 - registers the id
-from sched_env import features, heuristics, scenarios
-from sched_env.errors import ConfigError, InfeasibleActionError
+from sched_env import problems, scenarios
 from sched_env.jobs.env import JOB_STATES, OUTCOMES, CpnEnv
 from sched_env.jobs.state import ATTEMPTS
 from sched_env.rollout import run_episodes
+from wire.errors import ConfigError, InfeasibleActionError
 
 SMALL = {"episode_jobs": 12, "trace_rows": 300, "cards": 6}
 
 
 @pytest.mark.filterwarnings("ignore:.*A Box observation space.*")
 def test_gymnasium_finds_nothing_wrong():
-    env = gymnasium.make("sched_env/Cpn-v0", invalid_action="penalise", **SMALL)
+    env = gymnasium.make("sched_env.envs:sched_env/Cpn-v0", invalid_action="penalise", **SMALL)
     check_env(env.unwrapped, skip_render_check=True)
 
 
@@ -130,24 +130,24 @@ def test_the_service_sees_what_the_policy_was_trained_on():
     env = CpnEnv(**SMALL, load=6.0)
     obs, _ = env.reset(seed=2)
     for _ in range(10):
-        seen = features.build("jobs", *env.raw())
+        seen = problems.get("jobs").build(*env.raw())
         np.testing.assert_array_equal(seen.candidates, obs["candidates"])
         np.testing.assert_array_equal(seen.request, obs["request"])
         obs, *_ = env.step(int(obs["mask"].argmax()))
 
 
 def test_raw_fields_left_out_take_their_defaults():
-    seen = features.build("jobs", {"gpu_mem_free": np.array([16.0, 1.0])}, {"gpu_mem": 4.0})
+    seen = problems.get("jobs").build({"gpu_mem_free": np.array([16.0, 1.0])}, {"gpu_mem": 4.0})
     assert seen.mask.tolist() == [False, False]  # a node whose free memory is unknown takes nothing
-    seen = features.build(
-        "jobs", {"gpu_mem_free": np.array([16.0, 4.0]), "node_mem_free": np.array([8.0, 8.0])}, {"gpu_mem": 4.0}
+    seen = problems.get("jobs").build(
+        {"gpu_mem_free": np.array([16.0, 4.0]), "node_mem_free": np.array([8.0, 8.0])}, {"gpu_mem": 4.0}
     )
     assert seen.mask.tolist() == [True, False]
     assert np.isfinite(seen.candidates).all()
-    assert len(features.spec("jobs").candidate) == seen.candidates.shape[1]
+    assert len(problems.spec("jobs").candidate) == seen.candidates.shape[1]
 
 
-@pytest.mark.parametrize("name", heuristics.names("jobs"))
+@pytest.mark.parametrize("name", problems.get("jobs").heuristics)
 def test_every_heuristic_runs_through_rollout(name):
     episodes = run_episodes("jobs/cpn", name, [0, 50], episode_jobs=30, trace_rows=300, load=6.0)
     for episode in episodes:

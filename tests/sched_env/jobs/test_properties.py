@@ -7,9 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sched_env import features, heuristics
-from sched_env.errors import InfeasibleActionError
-from sched_env.jobs.raw import raw_fields
+from sched_env import heuristics, problems
+from sched_env.jobs.raw_state import raw_fields
 from sched_env.jobs.state import (
     ARRIVED,
     CANCEL,
@@ -42,6 +41,7 @@ from sched_env.jobs.state import (
     WITHDRAWN,
 )
 from sched_env.vector import ENDED, FULL, make_vec
+from wire.errors import InfeasibleActionError
 
 BATCH = 16
 SOAK_STEPS = 62_500  # times the batch: a million environment steps, over all settings
@@ -131,7 +131,7 @@ def fits_somewhere(env, b, row):
 def compare(env, b):
     """The service's features of the raw fields are the kernel's observation, bit for bit; so is the mask."""
     candidates, request = raw_fields(env, b)
-    seen = features.build("jobs", candidates, request)
+    seen = problems.get("jobs").build(candidates, request)
     np.testing.assert_array_equal(seen.candidates, env.buffers.candidates[b])
     np.testing.assert_array_equal(seen.request, env.buffers.request[b])
     np.testing.assert_array_equal(seen.mask, env.buffers.mask[b])
@@ -230,7 +230,9 @@ def test_many_live_withdrawals():
     run_live("all of it", steps=SOAK_STEPS // len(SETTINGS), every=100)
 
 
-@pytest.mark.parametrize("name", [n for n in heuristics.names("jobs") if n not in {"random_feasible", "gavel_lp"}])
+@pytest.mark.parametrize(
+    "name", [n for n in problems.get("jobs").heuristics if n not in {"random_feasible", "gavel_lp"}]
+)
 def test_a_heuristic_chooses_alike_for_one_decision_and_for_a_batch(name):
     env = make_vec("jobs/cpn", 4, seed=2, episode_jobs=40, load=4.0, trace_rows=2000)
     rule = heuristics.batch(name, env)

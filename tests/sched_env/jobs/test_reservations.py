@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from sched_env import heuristics
-from sched_env.errors import ConfigError
 from sched_env.jobs.env import CpnEnv
 from sched_env.jobs.state import HELD, HELD_CARD, NONE, NOW, OFFERED, PROMISE
 from sched_env.vector import make_vec
+from wire.errors import ConfigError
 
 
 def starve(jobs, network, workload):

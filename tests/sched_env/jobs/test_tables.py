@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sched_env.errors import TraceError
+from sched_env.jobs import synthetic as synthetic_jobs
+from sched_env.jobs import trace as traces
 from sched_env.jobs.gavel import spread
 from sched_env.jobs.profiles import Measured, ProfileFit, complete
 from sched_env.jobs.runtime import RuntimeModel, from_table
+from sched_env.jobs.tables import JobTrace, RuntimeTable
 from sched_env.jobs.topology import load
 from sched_env.jobs.vector import Workload
-from sched_env.traces import jobs as traces
-from sched_env.traces import synthetic_jobs
-from sched_env.traces.tables_jobs import JobTrace, RuntimeTable
 from sched_env.vector import make_vec
+from wire.errors import TraceError
 
 
 def test_a_predictor_is_asked_once_for_each_set_whatever_the_order():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sched_env.traces.pods import PodTrace, offsets
-from sched_env.traces.tables import NodeTable
+from sched_env.pods.tables import PodTrace, offsets
+from sched_env.tables import NodeTable
 
 
 @pytest.fixture

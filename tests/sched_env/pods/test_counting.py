@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from sched_env.pods.counting import Requests, above, below, loads, score, share, statistics, unmet
-from sched_env.traces.pods import PodTrace, offsets
-from sched_env.traces.tables import NodeTable
+from sched_env.pods.tables import PodTrace, offsets
+from sched_env.tables import NodeTable
 
 SIZES = st.floats(0.0, 50.0)
 

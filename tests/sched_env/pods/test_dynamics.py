@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sched_env.errors import ConfigError
 from sched_env.pods.state import HOT, MEM_DEPLOYED, MOVES_LEFT, ROW
 from sched_env.vector import make_vec
+from wire.errors import ConfigError
 
 
 def make(trace, nodes, **keys):

@@ -10,8 +10,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import sched_env  # noqa: F401 - registers the ids
-from sched_env.errors import ConfigError, InfeasibleActionError
 from sched_env.pods.env import DeployEnv
+from wire.errors import ConfigError, InfeasibleActionError
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_the_present_node_means_stay(golden):
 
 
 def test_gymnasium_finds_nothing_to_complain_about():
-    env = gymnasium.make("sched_env/Deploy-v0").unwrapped
+    env = gymnasium.make("sched_env.envs:sched_env/Deploy-v0").unwrapped
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(env)

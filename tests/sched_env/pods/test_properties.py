@@ -7,8 +7,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from sched_env import heuristics
-from sched_env.errors import InfeasibleActionError
+from sched_env import heuristics, problems
 from sched_env.pods import counting
 from sched_env.pods.state import (
     ALL_CROWDED,
@@ -28,9 +27,10 @@ from sched_env.pods.state import (
     REQUESTS,
     ROW,
 )
-from sched_env.traces.pods import PodTrace, offsets
-from sched_env.traces.tables import NodeTable
+from sched_env.pods.tables import PodTrace, offsets
+from sched_env.tables import NodeTable
 from sched_env.vector import make_vec
+from wire.errors import InfeasibleActionError
 
 BATCH = 16
 SOAK_STEPS = 62_500  # a million environment steps
@@ -228,7 +228,7 @@ def test_no_capacity_leaks_over_ten_thousand_windows():
 
 
 @pytest.mark.parametrize("arrival", ["serial", "parallel"])
-@pytest.mark.parametrize("name", [name for name in heuristics.names("pods") if name != "random_feasible"])
+@pytest.mark.parametrize("name", [name for name in problems.get("pods").heuristics if name != "random_feasible"])
 def test_a_heuristic_chooses_alike_for_one_decision_and_for_a_batch(name, arrival):
     env = make(3, arrival, batch=4)
     rule, scores = heuristics.batch(name, env), np.empty((4, env.width))

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from sched_env import features, rollout
+from sched_env import problems, rollout
 from sched_env.replay import frames
 from sched_env.vector import make_vec
 
@@ -56,7 +56,7 @@ def test_results_do_not_depend_on_how_many_run_side_by_side():
 
 
 def test_window_changes_are_features_of_nodes_and_of_the_offered_pod():
-    spec = features.spec("pods")
+    spec = problems.spec("pods")
     for resource in ("cpu", "mem"):
         for statistic in ("mean", "p95", "max", "change"):
             assert f"{resource}_{statistic}_after" in [feature.name for feature in spec.candidate]
@@ -75,8 +75,8 @@ def test_window_changes_are_features_of_nodes_and_of_the_offered_pod():
 
 
 def test_what_is_left_out_takes_its_default_and_nothing_is_infinite():
-    seen = features.build("pods", {"mem_deployed": np.array([0.0, 15.5, 16.0])}, {"mem": 0.5})
+    seen = problems.get("pods").build({"mem_deployed": np.array([0.0, 15.5, 16.0])}, {"mem": 0.5})
     assert seen.mask.tolist() == [True, True, False]
     assert np.isfinite(seen.candidates).all()
-    full = features.build("pods", {"here": np.array([1.0, 0.0])}, {"moves_left": 0.0})
+    full = problems.get("pods").build({"here": np.array([1.0, 0.0])}, {"moves_left": 0.0})
     assert full.mask.tolist() == [True, False]

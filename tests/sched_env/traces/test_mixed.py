@@ -3,8 +3,8 @@ import gzip
 import numpy as np
 import pytest
 
-from sched_env.errors import TraceError
 from sched_env.traces.mixed import Layout, read_table
+from wire.errors import TraceError
 
 LAYOUT = Layout(numbers=("a",), optional=("b",), texts=("name",), times={"when": "iso"})
 GOOD = "name,a,b,when,other\nx,1,2.5,2020-05-01 00:00:00,\ny,3,,2020-05-01 00:01:00,z\n"

@@ -3,8 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from sched_env.errors import TraceError
 from sched_env.traces import alibaba_genai, alibaba_gpu, bitbrains, cpn, gpu_jobs, helios, wfinstances
+from wire.errors import TraceError
 
 BITBRAINS = """Timestamp [ms];\tCPU cores;\tCPU capacity provisioned [MHZ];\tCPU usage [MHZ];\tCPU usage [%];\t\
 Memory capacity provisioned [KB];\tMemory usage [KB];\tDisk read throughput [KB/s];\tDisk write throughput [KB/s];\t\

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sched_env.traces.huawei import events_of
-from sched_env.traces.tables import VmTrace
+from sched_env.vm.huawei import events_of
+from sched_env.vm.tables import VmTrace
 
 SHARED = Path(os.environ.get("LOADMASTER_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
 

@@ -48,7 +48,7 @@ def test_episodes_equal_the_baseline(name, huawei):
 
 
 def test_both_public_tables_give_the_same_events(huawei):
-    from sched_env.traces.vm import read
+    from sched_env.vm.trace import read
 
     events, vms = read(huawei / "events.csv.gz")[0], read(huawei / "vms.csv.gz")[0]
     for column in ("vmid", "cpu", "mem", "time", "kind"):

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sched_env.errors import ConfigError, InfeasibleActionError, TraceError
-from sched_env.traces.huawei import events_of
 from sched_env.vector import ENDED, make_vec
+from sched_env.vm.huawei import events_of
+from wire.errors import ConfigError, InfeasibleActionError, TraceError
 
 FLAVOURS = [(1, 2), (2, 4), (4, 16), (8, 32), (16, 32), (32, 64), (64, 128), (0.1, 0.3), (2.5, 0.7)]
 VM = st.tuples(st.integers(0, 30), st.one_of(st.none(), st.integers(0, 60)), st.sampled_from(FLAVOURS))
@@ -194,7 +194,7 @@ def test_a_trace_that_fits_nowhere_and_a_start_beyond_the_trace_are_errors(vms):
 
 
 def test_deleting_an_unknown_vm_is_ignored_and_reused_ids_are_told_apart():
-    from sched_env.traces.tables import VmTrace
+    from sched_env.vm.tables import VmTrace
 
     trace = VmTrace(
         vmid=np.array([9, 1, 1, 1, 7, 1, 2]),

@@ -11,13 +11,13 @@ import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
-import sched_env
-from sched_env.errors import ConfigError, InfeasibleActionError
+from sched_env import problems
 from sched_env.replay import frames
 from sched_env.vector import make_vec
 from sched_env.vm.env import SchedEnv
+from wire.errors import ConfigError, InfeasibleActionError
 
-VM_IDS = [name for name, (_, scenario) in sched_env.GYMNASIUM_IDS.items() if scenario.startswith("vm/")]
+VM_IDS = [f"sched_env.envs:sched_env/{name}" for name in problems.get("vm").environments]
 
 
 @pytest.mark.parametrize("name", VM_IDS)
@@ -71,7 +71,7 @@ def test_the_loop_of_vmagents_docs_works(tmp_path):
 
 
 def test_single_and_batched_environments_agree_step_by_step():
-    single = gymnasium.make("sched_env/Recovering-v0", seed=4).unwrapped
+    single = gymnasium.make("sched_env.envs:sched_env/Recovering-v0", seed=4).unwrapped
     many = make_vec("vm/recovering", 3, seed=4)
     seen, _ = single.reset(seed=4)
     many.reset(seed=4)
@@ -134,7 +134,7 @@ def test_minus_one_and_minus_two_let_the_environment_decide(vms):
 
 
 def test_expanding_is_padded_with_the_mask_off():
-    env = gymnasium.make("sched_env/Expanding-v0", servers=2, max_servers=4, trace="synthetic").unwrapped
+    env = gymnasium.make("sched_env.envs:sched_env/Expanding-v0", servers=2, max_servers=4, trace="synthetic").unwrapped
     seen, _ = env.reset(seed=0)
     assert seen["obs"].shape == (4, 2, 2)
     assert not seen["obs"][2:].any()

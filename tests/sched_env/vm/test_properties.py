@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from sched_env import heuristics
-from sched_env.errors import InfeasibleActionError
-from sched_env.traces.huawei import events_of
 from sched_env.vector import make_vec
+from sched_env.vm.huawei import events_of
+from wire.errors import InfeasibleActionError
 
 BATCH = 64
 NORMAL, SOAK = 300, 16_000  # batched steps: 19 thousand and a million environment steps

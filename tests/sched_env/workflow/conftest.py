@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sched_env.traces.tables import NodeTable
-from sched_env.traces.tables_workflows import Dag
+from sched_env.tables import NodeTable
 from sched_env.workflow.env import WorkflowEnv
+from sched_env.workflow.tables import Dag
 
 
 def make_dag(runtime_s: list[float], edges: dict[tuple[int, int], float] | None = None, **columns: Any) -> Dag:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sched_env.errors import ConfigError
 from sched_env.vector import make_vec
 from sched_env.workflow.env import WorkflowEnv
+from wire.errors import ConfigError
 
 
 def test_nothing_moves_between_tasks_on_one_node(play, chain):
@@ -127,15 +127,15 @@ def test_a_cut_episode_has_broken_its_promise(play, chain):
 def test_tasks_are_offered_by_falling_rank_parents_first(dag, nodes):
     # Ranks at the mean speed (3/4 of a second for each): the third task begins the longest way.
     flow = dag([1.0, 8.0, 4.0, 8.0], {(0, 1): 0.0, (2, 3): 0.0})
-    env = make_vec("functions/workflow", 1, 0, ((flow,), nodes()))
+    env = make_vec("workflow/dag", 1, 0, ((flow,), nodes()))
     np.testing.assert_array_equal(env.plan.tasks[:, 2], [4.0, 1.0, 8.0, 8.0])
-    env = make_vec("functions/workflow", 1, 0, ((flow,), nodes()), order="trace")
+    env = make_vec("workflow/dag", 1, 0, ((flow,), nodes()), order="trace")
     np.testing.assert_array_equal(env.plan.tasks[:, 2], [1.0, 8.0, 4.0, 8.0])
 
 
 def test_the_rank_counts_the_way_of_the_data(dag, nodes):
     flow = dag([1.0, 1.0, 1.0], {(0, 2): 1.0, (1, 2): 1000.0})
-    env = make_vec("functions/workflow", 1, 0, ((flow,), nodes()))
+    env = make_vec("workflow/dag", 1, 0, ((flow,), nodes()))
     assert env.plan.parent.tolist() == [0, 1]
     assert env.plan.edge_mb.tolist() == [1000.0, 1.0]
 
@@ -150,12 +150,12 @@ def test_a_node_too_small_for_a_task_is_masked_and_one_that_is_full_is_not(dag, 
 
 def test_a_task_that_fits_no_node_is_named(dag, nodes):
     with pytest.raises(ConfigError, match=r"workflow 'small': task 1 needs 3 cores.*larger node"):
-        make_vec("functions/workflow", 1, 0, ((dag([1.0, 1.0], cpu=[1.0, 3.0]),), nodes()))
+        make_vec("workflow/dag", 1, 0, ((dag([1.0, 1.0], cpu=[1.0, 3.0]),), nodes()))
 
 
 def test_starts_beyond_the_trace_are_refused(chain, nodes):
-    env = make_vec("functions/workflow", 1, 0, ((chain,), nodes()))
+    env = make_vec("workflow/dag", 1, 0, ((chain,), nodes()))
     with pytest.raises(ConfigError, match="start 1 is beyond"):
         env.reset(options={"starts": [1]})
     with pytest.raises(ConfigError, match="start_min"):
-        make_vec("functions/workflow", 1, 0, ((chain,), nodes()), start_min=1)
+        make_vec("workflow/dag", 1, 0, ((chain,), nodes()), start_min=1)

@@ -10,23 +10,23 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
 import sched_env  # noqa: F401 - registers the ids
-from sched_env import features, heuristics, scenarios
-from sched_env.bundle import check_spec
-from sched_env.errors import BundleError, ConfigError, InfeasibleActionError
+from sched_env import heuristics, problems, scenarios
 from sched_env.replay import frames
 from sched_env.rollout import run_episodes
 from sched_env.vector import make_vec
 from sched_env.workflow.env import WorkflowEnv, WorkflowPlanEnv
+from wire.bundle import check_spec
+from wire.errors import BundleError, ConfigError, InfeasibleActionError
 
 SMALL = {"tasks": 8, "workflows": 12}
-NAMES = heuristics.names("workflow")
+NAMES = problems.get("workflow").heuristics
 
 
 @pytest.mark.filterwarnings("ignore:.*A Box observation space.*")
 @pytest.mark.parametrize("name", ["Workflow-v0", "WorkflowPlan-v0"])
 @pytest.mark.parametrize("invalid_action", ["terminate", "penalise"])
 def test_gymnasium_finds_nothing_wrong(name, invalid_action):
-    env = gymnasium.make(f"sched_env/{name}", invalid_action=invalid_action, **SMALL)
+    env = gymnasium.make(f"sched_env.envs:sched_env/{name}", invalid_action=invalid_action, **SMALL)
     check_env(env.unwrapped, skip_render_check=True)
 
 
@@ -96,7 +96,7 @@ def test_a_plan_of_the_wrong_length_or_for_a_cut_workflow_is_refused():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_heuristic_runs_through_rollout(name):
-    for episode in run_episodes("functions/workflow", name, range(6), **SMALL):
+    for episode in run_episodes("workflow/dag", name, range(6), **SMALL):
         assert episode["ended"] == "end_of_trace"
         assert episode["infeasible"] == 0
         assert episode["placed"] == episode["requests"]
@@ -105,7 +105,7 @@ def test_every_heuristic_runs_through_rollout(name):
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "random_feasible"])
 def test_a_heuristic_chooses_alike_for_one_decision_and_for_a_batch(name):
-    env = make_vec("functions/workflow", 3, seed=2, nodes=6, tasks=30, workflows=12)
+    env = make_vec("workflow/dag", 3, seed=2, nodes=6, tasks=30, workflows=12)
     rule = heuristics.batch(name, env)
     env.reset(seed=2)
     scores = np.empty((3, env.width))
@@ -130,7 +130,7 @@ def test_a_heuristic_chooses_alike_for_one_decision_and_for_a_batch(name):
 )
 def test_a_rule_chooses_what_its_definition_says(name, choices, dag, nodes):
     flow = dag([10.0, 4.0, 2.0], {(0, 2): 1.0, (1, 2): 2.0})
-    env = make_vec("functions/workflow", 1, 0, ((flow,), nodes(price_usd_per_hour=[0.36, 0.8])))
+    env = make_vec("workflow/dag", 1, 0, ((flow,), nodes(price_usd_per_hour=[0.36, 0.8])))
     rule = heuristics.batch(name, env)
     env.reset(options={"park": True})
     made = []
@@ -142,14 +142,14 @@ def test_a_rule_chooses_what_its_definition_says(name, choices, dag, nodes):
 
 def test_rank_order_pays():
     figures = {
-        name: np.mean([e["makespan_s"] for e in run_episodes("functions/workflow", name, range(30), workflows=30)])
+        name: np.mean([e["makespan_s"] for e in run_episodes("workflow/dag", name, range(30), workflows=30)])
         for name in ("heft", "earliest_finish", "random_feasible")
     }
     assert figures["heft"] < figures["earliest_finish"] < 0.7 * figures["random_feasible"]
 
 
 def test_a_heuristic_brings_its_own_order_and_says_when_it_is_too_late():
-    env = make_vec("functions/workflow", 2, **SMALL)
+    env = make_vec("workflow/dag", 2, **SMALL)
     heuristics.batch("earliest_finish", env)
     assert env.order == "trace"
     env.reset()
@@ -164,8 +164,8 @@ def test_a_heuristic_brings_its_own_order_and_says_when_it_is_too_late():
 
 def test_a_replay_rebuilds_every_state(tmp_path):
     path = tmp_path / "replay.parquet"
-    run_episodes("functions/workflow", "heft", [0, 1], record=path, **SMALL)
-    env = make_vec("functions/workflow", 1, **SMALL)
+    run_episodes("workflow/dag", "heft", [0, 1], record=path, **SMALL)
+    env = make_vec("workflow/dag", 1, **SMALL)
     for episode in (0, 1):
         env.reset(options={"starts": [episode], "park": True})
         for frame in (frame for frame in frames(path) if frame.row["episode"] == episode):
@@ -175,15 +175,15 @@ def test_a_replay_rebuilds_every_state(tmp_path):
 
 
 def test_a_policy_for_workflows_is_not_taken_for_one_of_single_functions():
-    spec, other = features.spec("workflow"), features.spec("functions")
-    assert spec.problem == other.problem
+    spec, other = problems.spec("workflow"), problems.spec("functions")
+    assert spec.problem == "workflow"
     assert len(spec.candidate) != len(other.candidate)  # so that even a bare ONNX file is refused
-    with pytest.raises(BundleError, match="candidate features of functions"):
-        check_spec(spec)
+    with pytest.raises(BundleError, match="candidate features of workflow"):
+        check_spec(spec, other)
 
 
 def test_raw_fields_left_out_take_their_defaults():
-    seen = features.build("workflow", {"cpu_capacity": np.array([4.0, 0.5])}, {"runtime_s": 30.0})
+    seen = problems.get("workflow").build({"cpu_capacity": np.array([4.0, 0.5])}, {"runtime_s": 30.0})
     assert seen.mask.tolist() == [True, False]
     assert seen.candidates[0, 10] == 0.5  # 30 s of a critical path of 60
     assert np.isfinite(seen.candidates).all()
@@ -192,5 +192,5 @@ def test_raw_fields_left_out_take_their_defaults():
 def test_settings_that_make_no_sense_are_refused():
     for key, value in {"order": "random", "beta": 2.0, "nodes": 0, "shape": "ring", "colour": 1}.items():
         with pytest.raises(ConfigError, match=key):
-            scenarios.load("functions/workflow", {key: value})
-    assert scenarios.load("workflow", {"num_nodes": 7}).nodes == 7
+            scenarios.load("workflow/dag", {key: value})
+    assert scenarios.load("dag", {"num_nodes": 7}).nodes == 7

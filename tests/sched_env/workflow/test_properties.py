@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sched_env.errors import InfeasibleActionError
-from sched_env.traces.tables import NodeTable
-from sched_env.traces.tables_workflows import Dag
+from sched_env.tables import NodeTable
 from sched_env.vector import make_vec
 from sched_env.workflow.env import WorkflowEnv, WorkflowPlanEnv
 from sched_env.workflow.state import CPU, FINISH, FIRST, FLOW, MEM, NEXT, NODE, PRICE, SECONDS_PER_MB, START
+from sched_env.workflow.tables import Dag
+from wire.errors import InfeasibleActionError
 
 BATCH = 16
 SOAK_STEPS = 62_500  # a million environment steps
@@ -88,7 +88,7 @@ def choose(env, style, rng):
 
 
 def run(setting, style, seed, steps, every):
-    env = make_vec("functions/workflow", BATCH, seed=seed, **{"workflows": 60, "tasks": 40, **SETTINGS[setting]})
+    env = make_vec("workflow/dag", BATCH, seed=seed, **{"workflows": 60, "tasks": 40, **SETTINGS[setting]})
     rng = np.random.default_rng(seed)
     env.reset(seed=seed)
     for step in range(steps):

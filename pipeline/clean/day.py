@@ -1,0 +1,174 @@
+"""One day, from raw files to window tables, with the proof that every row is in one of them or accounted for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ibis
+import ibis.expr.types as ir
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.clean import demands, events, quarantine, rules
+from pipeline.clean.account import Account
+from pipeline.clean.config import CleanConfig
+from pipeline.clean.engine import Engine
+from pipeline.clean.expressions import SECOND_US
+from pipeline.clean.sampled import SampleCleaner
+from pipeline.clean.tables import DAY, INNER, PRICES, Given, in_order, window_tables
+from pipeline.contracts import raw as raw_contract
+from pipeline.contracts.windows import TABLES
+
+DAY_SECONDS = 86_400
+
+
+@dataclass(frozen=True)
+class RawDay:
+    """The raw files of one day, and of the days before and after it for what spans midnight."""
+
+    day: date
+    files: dict[str, list[Path]]
+    near: list[Path] = dataclasses.field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all its files."""
+        return sum(_rows(files) for files in self.files.values())
+
+    @property
+    def span_us(self) -> tuple[int, int]:
+        """First microsecond of the day and of the next."""
+        start = datetime(self.day.year, self.day.month, self.day.day, tzinfo=UTC)
+        low = int(start.timestamp()) * SECOND_US
+        return low, low + DAY_SECONDS * SECOND_US
+
+
+@dataclass(frozen=True)
+class CleanedDay:
+    """Tables of one day, ready to be written, and the account of its rows."""
+
+    tables: dict[str, pa.Table]
+    accounts: dict[str, Account]
+
+
+def clean_day(
+    engine: Engine, day: RawDay, prices: dict[str, float], earlier: pa.Table, config: CleanConfig
+) -> CleanedDay:
+    """Clean one day.
+
+    Args:
+        engine: Where to run.
+        day: Raw files.
+        prices: Instance type → USD/hour; may be empty.
+        earlier: ``cluster``, ``function``, ``standard_response_s`` known from the day before; may be empty.
+        config: Settings.
+    """
+    try:
+        return _Day(engine, day, config).run(prices, earlier)
+    finally:
+        engine.release()
+
+
+class _Day:
+    """The work on one day: the tables in the order they depend on each other."""
+
+    def __init__(self, engine: Engine, day: RawDay, config: CleanConfig) -> None:
+        self.engine, self.day, self.config = engine, day, config
+        self.accounts = {table: Account(rows_in=_rows(day.files.get(table, []))) for table in raw_contract.TABLES}
+        self.bad: list[pa.Table] = []
+
+    def run(self, prices: dict[str, float], earlier: pa.Table) -> CleanedDay:
+        if self.day.near or self.day.files.get("samples") or self.day.files.get("requests"):
+            found = self._tables(prices, earlier)
+        else:
+            # Traces of VMs and jobs hold nothing but events, often over hundreds of days.
+            told = self._told_events()
+            found = iter([] if told is None else [("events", self.engine.arrow(in_order("events", told)))])
+        tables = {name: schema.empty_table() for name, schema in TABLES.items()}
+        tables |= {name: self._finished(name, rows) for name, rows in found}
+        tables["quarantine"] = pa.concat_tables([tables["quarantine"], *self.bad]).sort_by(
+            [(name, "ascending") for name in ("table", "rule", "window_start", "cluster", "raw")]
+        )
+        for table, account in self.accounts.items():
+            account.check(f"{table} of {self.day.day}")
+        return CleanedDay(tables, self.accounts)
+
+    def _tables(self, prices: dict[str, float], earlier: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        """Make the window tables; their queries are put together while the samples are read."""
+        put_aside = partial(self._put_aside, "samples")
+        cleaner = SampleCleaner(self.engine, self.day.span_us, self.accounts["samples"], put_aside, self.config)
+        own = self._read("samples", self.day.files.get("samples", []))
+        near = self._read("samples", self.day.near) if self.day.near else None
+        told, requests = self._told_events(), self._requests()
+        samples = cleaner.number(own, near)
+        given = Given(samples, told, requests)
+        make = partial(window_tables, given=given, config=self.config)
+        plan = self.engine.plans.get("windows", *given.described, make=make)
+        self.engine.call("long", cleaner.run(samples))
+        self.engine.put("earlier", earlier)
+        price_list = [{"instance_type": kind, "price_usd_per_hour": price} for kind, price in prices.items()]
+        self.engine.put("prices", pa.Table.from_pylist(price_list, PRICES))
+        self.engine.put("day", pa.table([[bound] for bound in self.day.span_us], DAY))
+        return self.engine.run(plan)
+
+    def _read(self, table: str, files: list[Path]) -> ir.Table:
+        """Read raw files, with ``t`` in microseconds beside their columns."""
+        if not files:
+            columns = [column.with_nullable(True) for column in raw_contract.TABLES[table]]
+            return ibis.memtable(pa.schema([*columns, pa.field("t", pa.int64())]).empty_table())
+        rows = self.engine.parquet(files)
+        return rows.mutate(t=self.engine.epoch_us(rows.time))
+
+    def _put_aside(self, table: str, rows: ir.Table) -> None:
+        found = self.engine.arrow(rows)
+        if found.num_rows:
+            documented = quarantine.document(table, found)
+            self.bad.append(documented)
+            self.accounts[table].put_aside(documented["rule"].to_pylist())
+
+    def _requests(self) -> ir.Table | None:
+        return self._good("requests", rules.request_rule, demands.unique_requests, "requests")
+
+    def _told_events(self) -> ir.Table | None:
+        return self._good("events", rules.event_rule, events.told, "told")
+
+    def _good(
+        self, table: str, rule_of: Callable[..., Any], unique_of: Callable[..., Any], name: str
+    ) -> ir.Table | None:
+        """Keep the rows of a raw table that break no rule, copies merged, under a name; None if there are none."""
+        files = self.day.files.get(table, [])
+        if not files:
+            return None
+        rows = self._read(table, files)
+        rule = rule_of(rows, self.day.span_us)
+        self._put_aside(table, quarantine.broken(table, rows, rule))
+        unique = self.engine.cache(unique_of(rows.filter(rule.isnull())), name)
+        count = self.engine.arrow(unique.agg(unique=unique.count(), rows=unique.rows.sum())).to_pylist()[0]
+        self.accounts[table].rows_out += count["unique"]
+        self.accounts[table].merged += (count["rows"] or 0) - count["unique"]
+        return unique if count["unique"] else None
+
+    def _finished(self, name: str, rows: pa.Table) -> pa.Table:
+        """Give a table's rows of the day the contract's types."""
+        low, high = (bound // SECOND_US for bound in self.day.span_us)
+        window = rows["window"].cast(pa.int64())
+        if rows.num_rows and (pc.min(window).as_py() < low or pc.max(window).as_py() >= high):
+            rows = rows.filter(pc.and_(pc.greater_equal(window, low), pc.less(window, high)))
+        columns: list[Any] = []
+        for column in TABLES[name]:
+            values = rows[INNER.get(column.name, column.name)]
+            if column.name == "window_start":
+                values = pc.multiply(values.cast(pa.int64()), SECOND_US)
+            columns.append(values.cast(column.type))
+        return pa.table(columns, schema=TABLES[name])
+
+
+def _rows(files: list[Path]) -> int:
+    return sum(pq.read_metadata(file).num_rows for file in files)

@@ -1,0 +1,65 @@
+"""The ``events`` table: creations and deletions as the source tells them, else as pods appear and disappear."""
+
+from __future__ import annotations
+
+import ibis
+import ibis.expr.types as ir
+
+from pipeline.clean.expressions import window_of
+from pipeline.clean.nodes import GIB
+from pipeline.clean.pods import GONE_US
+
+COLUMNS = ["cluster", "entity", "t", "window", "kind", "action", "node", "function", "cpu_cores", "mem_gib", "gpus"]
+
+
+def told(events: ir.Table) -> ir.Table:
+    """Events of the source; rows with the same id, time and action are merged (``rows`` counts them)."""
+    key = ["cluster", "entity", "t", "kind", "action"]
+    rest = {name: events[name].max() for name in ("node", "function", "cpu_cores", "mem_bytes", "gpus")}
+    rows = events.group_by(key).agg(rows=events.count(), **rest)
+    return rows.mutate(
+        window=window_of(rows.t),
+        node=rows.node.nullif(""),
+        function=rows.function.nullif(""),
+        mem_gib=rows.mem_bytes * GIB,
+    ).drop("mem_bytes")
+
+
+def seen(lifetimes: ir.Table, pods: ir.Table, day: ir.Table) -> ir.Table:
+    """Pod events from when each pod was first and last scraped.
+
+    A pod known before midnight was not created today; one not seen for two windows has been deleted, and when that
+    happened in the last windows of yesterday, the deletion is told at the first moment of today.
+    """
+    size = pods.group_by("cluster", "pod").agg(
+        node_first=pods.node.argmin(pods.window, where=pods.node.notnull()),
+        node_last=pods.node.argmax(pods.window, where=pods.node.notnull()),
+        function=pods.function.max(),
+        cpu_cores=pods.cpu_request_cores.max(),
+        mem_gib=pods.mem_request_gib.max(),
+    )
+    joined = lifetimes.left_join(size, ["cluster", "pod"]).cross_join(day)
+    lives = joined.select(
+        day.low,
+        day.high,
+        lifetimes.cluster,
+        lifetimes.pod.name("entity"),
+        lifetimes["first"],
+        lifetimes["last"],
+        *[size[name] for name in ("node_first", "node_last", "function", "cpu_cores", "mem_gib")],
+    )
+    created = lives.filter((lives["first"] >= lives.low) & (lives["first"] < lives.high))
+    created = created.mutate(t=created["first"], action=ibis.literal("create"), node=created.node_first)
+    # Seen in yesterday's margin only: yesterday could not know yet.
+    gone = lives.filter((lives["last"] >= lives.low - GONE_US) & (lives["last"] < lives.high - GONE_US))
+    gone = gone.mutate(t=ibis.greatest(gone["last"], gone.low), action=ibis.literal("delete"), node=gone.node_last)
+    columns = ["cluster", "entity", "t", "action", "node", "function", "cpu_cores", "mem_gib"]
+    rows = ibis.union(created.select(columns), gone.select(columns))
+    return rows.mutate(window=window_of(rows.t), kind=ibis.literal("pod"), gpus=ibis.null("float64"))
+
+
+def with_told(seen_rows: ir.Table, told_rows: ir.Table) -> ir.Table:
+    """Add the source's own events; where it tells of a cluster's pods, sightings add nothing."""
+    tellers = told_rows.filter(told_rows.kind == "pod").select("cluster").distinct()
+    unseen = seen_rows.anti_join(tellers, "cluster")
+    return ibis.union(told_rows.select(COLUMNS), unseen.select(COLUMNS))

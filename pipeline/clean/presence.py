@@ -1,0 +1,106 @@
+"""How much of each window a pod was there, and pods that were there though no scrape saw them."""
+
+from __future__ import annotations
+
+import ibis
+import ibis.expr.types as ir
+
+from pipeline.clean.expressions import SECOND_US, WINDOW_US, ended, window_of
+
+KEY = ["cluster", "pod", "window"]
+
+
+def lives(told: ir.Table) -> ir.Table:
+    """When each pod that events tell of came and went (null: not on this day), and what they tell of it."""
+    mine = told.filter(told.kind == "pod")
+    created, deleted = mine.action == "create", mine.action == "delete"
+    pods = mine.group_by("cluster", pod=mine.entity).agg(
+        created=mine.t.min(where=created),
+        deleted=mine.t.max(where=deleted),
+        first_deleted=mine.t.min(where=deleted),
+        last_created=mine.t.max(where=created),
+        node=mine.node.max(),
+        function=mine.function.max(),
+        cpu_cores=mine.cpu_cores.max(),
+        mem_gib=mine.mem_gib.max(),
+    )
+    # A pod that is deleted before it is created (again, under its old name) was there before, and one that is created
+    # after it was deleted is there still.
+    before = (pods.first_deleted < pods.created).fill_null(False)
+    still = (pods.last_created > pods.deleted).fill_null(False)
+    nothing = ibis.null("int64")
+    return pods.mutate(
+        begin=ibis.ifelse(before, nothing, pods.created), end=ibis.ifelse(still, nothing, pods.deleted)
+    ).drop("created", "deleted", "first_deleted", "last_created")
+
+
+def with_presence(pods: ir.Table, living: ir.Table | None) -> ir.Table:
+    """Add ``present_ratio``, and measure ``completeness`` against the part of the window that the pod was there.
+
+    Where a cluster's events tell, that part is theirs. Elsewhere a pod was there as long as it was scraped in its first
+    and last window, and throughout in between.
+    """
+    rows = pods.mutate(present_ratio=ibis.ifelse(pods.outer, pods.completeness, 1.0))
+    if living is not None:
+        tellers = living.select("cluster").distinct().mutate(told=True)
+        joined = rows.left_join(living, ["cluster", "pod"]).left_join(tellers, "cluster")
+        overlap = _overlap(rows.window, living.begin, living.end)
+        # Clocks differ: a pod may be scraped a moment before it is created.
+        by_events = ibis.ifelse(overlap > 0, overlap, rows.completeness)
+        kept = [rows[name] for name in rows.columns if name != "present_ratio"]
+        present = ibis.ifelse(tellers.told.fill_null(False), by_events, rows.present_ratio)
+        rows = ended(joined.select(*kept, present_ratio=present))
+    # Scrapes that must have hit that part; one that lies across its ends may or may not have.
+    due = ibis.greatest((rows.present_ratio * rows.often).floor(), 1.0) / rows.often
+    # In a gap nothing is known of it: the least of 1 and nothing would be 1.
+    complete = ibis.least(1.0, (rows.completeness / due).fill_null(0.0))
+    return rows.mutate(completeness=complete).drop("often", "outer")
+
+
+def with_unseen(pods: ir.Table, living: ir.Table | None, requests: ir.Table) -> ir.Table:
+    """Add empty rows for pods that answered requests in windows in which no scrape saw them.
+
+    Only for pods that are known, from another window or from events: any other name in a log is a fault of the log,
+    and validation shows it.
+    """
+    named = requests.filter(requests.pod.nullif("").notnull())
+    named = named.mutate(window=window_of(named.t)).select(KEY).distinct().anti_join(pods, KEY)
+    known = pods.group_by("cluster", "pod").agg(
+        node=pods.node.argmax(pods.window, where=pods.node.notnull()),
+        function=pods.function.max(),
+        cpu_request_cores=pods.cpu_request_cores.max(),
+        mem_request_gib=pods.mem_request_gib.max(),
+    )
+    if living is None:
+        rows = ended(named.inner_join(known, ["cluster", "pod"]).select(*[named[name] for name in KEY], *_of(known)))
+        rows = rows.mutate(present_ratio=ibis.literal(1.0))
+    else:
+        joined = named.left_join(known, ["cluster", "pod"]).left_join(living, ["cluster", "pod"])
+        overlap = _overlap(named.window, living.begin, living.end)
+        rows = joined.select(
+            *[named[name] for name in KEY],
+            known=living.pod.notnull() | known.pod.notnull(),
+            node=ibis.coalesce(living.node, known.node),
+            function=ibis.coalesce(living.function, known.function),
+            cpu_request_cores=ibis.coalesce(known.cpu_request_cores, living.cpu_cores),
+            mem_request_gib=ibis.coalesce(known.mem_request_gib, living.mem_gib),
+            present_ratio=ibis.ifelse(overlap > 0, overlap, 1.0),
+        )
+        rows = rows.filter(rows.known).drop("known")
+    zero, no = ibis.literal(0, "int64"), ibis.literal(False)
+    quality = {"samples": zero, "completeness": ibis.literal(0.0), "filled": no, "repaired": zero, "moved": no}
+    pods = pods.drop("thing")
+    empty = {name: ibis.null(kind) for name, kind in pods.schema().items() if name not in (*rows.columns, *quality)}
+    return ibis.union(pods, rows.mutate(**quality, **empty).select(pods.columns))
+
+
+def _of(known: ir.Table) -> list[ir.Column]:
+    return [known[name] for name in ("node", "function", "cpu_request_cores", "mem_request_gib")]
+
+
+def _overlap(window: ir.Column, begin: ir.Column, end: ir.Column) -> ir.FloatingColumn:
+    """Share of the window that lies between begin and end, where they are known; not above 0 when none does."""
+    low = window * SECOND_US
+    high = low + WINDOW_US
+    until = ibis.least(end.fill_null(high), high)
+    return (until - ibis.greatest(begin.fill_null(low), low)) / WINDOW_US

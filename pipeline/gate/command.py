@@ -1,0 +1,142 @@
+"""The gate: evaluation in, verdict out. ``run`` writes the report, ``explain`` prints why, rule by rule.
+
+``data/evaluation/<problem>`` -> ``data/gate/<problem>/report.{json,md,html}`` and ``data/metrics/gate-<problem>.json``.
+The verdict is data, so every verdict exits 0; only a gate that cannot judge (no evaluation, wrong rules) does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import msgspec
+
+from pipeline import champions, settings
+from pipeline.contracts.evaluation import (
+    BACKTEST_FILE,
+    EPISODES_FILE,
+    INTEGRITY_FILE,
+    TERMS_FILE,
+    Backtest,
+    Integrity,
+    Terms,
+)
+from pipeline.contracts.gate import REPORT_HTML, REPORT_JSON, REPORT_MARKDOWN, GateReport
+from pipeline.errors import GateError
+from pipeline.files import write_atomic
+from pipeline.gate import episodes, html, markdown
+from pipeline.gate.config import Config
+from pipeline.gate.explain import explain
+from pipeline.gate.verdict import Circumstances, judge
+from sched_env import problems
+from wire.contracts import Document, decode
+from wire.contracts.feature_spec import ProblemName
+from wire.errors import run_cli
+
+
+class _Validated(msgspec.Struct):
+    """All the gate needs of validation's verdict."""
+
+    warnings: list[str]
+    drifted: bool
+
+
+def run(
+    problem: ProblemName, config: Config, *, evaluation: Path, out: Path, metrics: Path, around: Circumstances
+) -> GateReport:
+    """Judge one evaluation and write the report in its three forms, and the flat numbers for ``dvc metrics``."""
+    table = episodes.read(evaluation / EPISODES_FILE)
+    terms, integrity = _document(evaluation / TERMS_FILE, Terms), _document(evaluation / INTEGRITY_FILE, Integrity)
+    if terms is None or integrity is None:
+        absent = TERMS_FILE if terms is None else INTEGRITY_FILE
+        raise GateError(f"{evaluation / absent} does not exist", fix="run `dvc repro evaluate` first")
+    if terms.problem != problem:
+        raise GateError(f"{evaluation / TERMS_FILE} is about {terms.problem}", problem)
+    report = judge(terms, table, integrity, config, around)
+    write_atomic(out / REPORT_JSON, msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+    write_atomic(out / REPORT_MARKDOWN, markdown.render(report).encode())
+    write_atomic(out / REPORT_HTML, html.render(report).encode())
+    write_atomic(metrics, (json.dumps(flat(report), indent=1) + "\n").encode())
+    return report
+
+
+def flat(report: GateReport) -> dict[str, float | None]:
+    """The numbers worth a line in ``dvc metrics diff``."""
+    numbers: dict[str, float | None] = {
+        "passed": float(report.outcome == "pass"),
+        "rules_failed": float(sum(rule.outcome == "fail" for rule in report.rules)),
+        "rules_open": float(sum(rule.outcome == "inconclusive" for rule in report.rules)),
+        "traces": float(report.traces),
+        "blocks": float(report.blocks),
+        "bound": report.bound,
+        "gap_closed": report.gap_closed,
+    }
+    sides = {report.reference: "reference", report.best_heuristic: "best_heuristic"}
+    for row in report.comparisons:
+        if row.reference in sides:
+            name = f"{row.metric}_better_than_{sides[row.reference]}"
+            numbers |= {
+                row.metric: row.challenger_mean,
+                name: row.better_by.estimate,
+                name + "_low": row.better_by.lower,
+            }
+    return numbers
+
+
+def circumstances(*, evaluation: Path, validation: Path, bundle: Path, champion: Path) -> Circumstances:
+    """Collect what stands around the evaluation: back-test, validation's warnings and drift, the champion's age."""
+    verdict = _document(validation, _Validated)
+    if verdict is None:
+        verdict = _Validated([f"no validation verdict at {validation}"], drifted=False)
+    # Both ends come from the bundles, not from the clock: a cached stage and a rerun must agree.
+    new, old = champions.origin(bundle), champions.live(champion)
+    age = None if new is None or old is None else (new.windows_end - old.windows_end).total_seconds() / 86_400.0
+    return Circumstances(_document(evaluation / BACKTEST_FILE, Backtest), age, verdict.drifted, verdict.warnings)
+
+
+def _document(path: Path, kind: type[Document]) -> Document | None:
+    return decode(path.read_bytes(), kind, source=str(path)) if path.exists() else None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="python -m pipeline.gate", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("command", nargs="?", choices=("run", "explain"), default="run")
+    parser.add_argument("--problem", choices=problems.names(), required=True)
+    parser.add_argument("--params", type=Path, default=settings.PARAMS_FILE)
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the stages' outputs")
+    parser.add_argument("--champions", type=Path, default=Path("champions"), help="folder of the live bundles")
+    chosen = parser.parse_args(arguments)
+    problem: ProblemName = chosen.problem
+    data: Path = chosen.data
+    out = data / "gate" / problem
+    if chosen.command == "explain":
+        report = _document(out / REPORT_JSON, GateReport)
+        if report is None:
+            raise GateError(
+                f"{out / REPORT_JSON} does not exist", fix=f"run python -m pipeline.gate --problem {problem}"
+            )
+        sys.stdout.write(explain(report))
+        return 0
+    evaluation = data / "evaluation" / problem
+    report = run(
+        problem,
+        settings.load("gate", Config, chosen.params),
+        evaluation=evaluation,
+        out=out,
+        metrics=data / "metrics" / f"gate-{problem}.json",
+        around=circumstances(
+            evaluation=evaluation,
+            validation=data / "validation" / "verdict.json",
+            bundle=data / "bundles" / problem,
+            champion=chosen.champions / problem,
+        ),
+    )
+    sys.stdout.write(f"{problem}: {report.outcome}: {report.reason}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    run_cli(main)

@@ -1,0 +1,175 @@
+"""The registry's command line: look, compare, walk back, roll back, prove, clean up, bring back.
+
+For example::
+
+    python -m pipeline.registry list --problem functions
+    python -m pipeline.registry lineage sha256:35f2 --rebuild /tmp/rebuilt
+    python -m pipeline.registry verify
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from pipeline.champions import Standing
+from pipeline.errors import RegistryError
+from pipeline.registry import bundles, gc, lineage, outcomes, places, restore, runs, views
+from pipeline.registry.chain import Chain
+from pipeline.registry.verify import verify
+from pipeline.settings import var
+from sched_env import problems
+from wire.errors import run_cli
+
+EXIT_FINDINGS = 1
+"""``verify`` found something; 2 stays for mistakes in the call."""
+
+
+def live_bundle(problem: str, home: Path | None = None) -> Path | None:
+    """Return the folder of the bundle that the records say is live, checked; None before the first promotion.
+
+    Args:
+        problem: Whose champion.
+        home: ``var/``, if the caller knows it.
+    """
+    home = home or var()
+    if places.is_embedded() and not (home / "registry.git").exists():
+        return None
+    if home != var():
+        raise RegistryError(f"the registry of {home} was asked for", f"that of {var()}", "set LOADMASTER_VAR")
+    chain = Chain.open()
+    live = chain.live(problem)
+    return bundles.approved(chain, live) if live else None
+
+
+def standing(problem: str) -> Standing:
+    """Say since when the live policy of a problem has answered; there must be one."""
+    chain = Chain.open()
+    digest, since = chain.live_digest(problem), chain.live_since(problem)
+    if digest is None or since is None:
+        raise RegistryError(f"no policy of {problem} is live", "a live record")
+    return Standing(digest, since)
+
+
+def _verify(_: argparse.Namespace) -> int:
+    chain, findings = verify()
+    _print(map(str, findings))
+    if chain is not None:
+        _print(views.status(chain))
+        _print([f"{len(chain.records)} records, {len(findings)} findings"])
+    return EXIT_FINDINGS if findings else 0
+
+
+def _lineage(arguments: argparse.Namespace) -> int:
+    chain = Chain.open()
+    thread = lineage.trace(chain, arguments.digest)
+    if arguments.json:
+        _print([msgspec.json.encode(thread).decode()])
+    else:
+        _print(views.walked_back(thread))
+    if arguments.rebuild:
+        first, last = arguments.first_stage, arguments.last_stage
+        _print([lineage.rebuild(chain, arguments.digest, arguments.rebuild, first_stage=first, last_stage=last)])
+    return 0
+
+
+def _gc(arguments: argparse.Namespace) -> int:
+    policy = gc.Policy(keep_runs=arguments.keep_runs, keep_days=arguments.keep_days, remote=arguments.remote)
+    removed = gc.collect(policy, dry_run=arguments.dry_run)
+    _print(("would remove " if arguments.dry_run else "removed ") + line for line in removed or ["nothing"])
+    return 0
+
+
+def _rollback(arguments: argparse.Namespace) -> int:
+    record = outcomes.roll_back(
+        arguments.problem, arguments.url, approver=arguments.approver, reason=arguments.reason, to=arguments.to
+    )
+    _print([views.describe(record)])
+    return 0
+
+
+def _record_run(arguments: argparse.Namespace) -> int:
+    run = runs.record_run(arguments.run_dir.absolute(), arguments.run_id)
+    _print([f"{runs.branch_of(run.run_id)} {run.commit}"])
+    return 0
+
+
+def _restore(arguments: argparse.Namespace) -> int:
+    _print(restore.restore(trust=arguments.trust))
+    return _verify(arguments)
+
+
+def _printer(view: Callable[[argparse.Namespace], Iterable[str]]) -> Callable[[argparse.Namespace], int]:
+    def command(arguments: argparse.Namespace) -> int:
+        _print(view(arguments))
+        return 0
+
+    return command
+
+
+def _print(lines: Iterable[str]) -> None:
+    """Print lines; what a name or a reason from a record may carry does not reach the terminal as a command."""
+    for line in lines:
+        sys.stdout.write("".join(c if c.isprintable() else "?" for c in line) + "\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m pipeline.registry", description="Promotion records and bundles")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, text: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(run=run)
+        return command
+
+    one = add("list", "what is live, and every record", _printer(lambda a: views.listing(Chain.open(), a.problem)))
+    one.add_argument("--problem", choices=problems.names())
+    one = add("show", "one record in full", _printer(lambda a: views.shown(Chain.open(), a.record).splitlines()))
+    one.add_argument("record", help="sequence, or digest (its beginning is enough)")
+    one = add(
+        "diff",
+        "in what two bundles differ: code, data, params, metrics",
+        _printer(lambda a: views.difference(Chain.open(), a.first, a.second)),
+    )
+    one.add_argument("first")
+    one.add_argument("second")
+    one = add("lineage", "from a digest back to run, commit, params and data windows", _lineage)
+    one.add_argument("digest")
+    one.add_argument("--json", action="store_true")
+    one.add_argument("--rebuild", type=Path, metavar="DIR", help="make the policy again in DIR and compare")
+    one.add_argument("--first-stage", default="ingest", help="stage whose outputs are fetched, not remade")
+    one.add_argument("--last-stage", default="export@{problem}", help="stage that writes the bundle")
+    add("verify", "prove that registry, bundles, keys and tags are whole, or list what is not", _verify)
+    add("tags", "rebuild the GTO tags from the records", _printer(lambda _: restore.rebuild_tags(Chain.open())))
+    one = add("gc", "remove old run branches, workspaces, cache and logs", _gc)
+    one.add_argument("--keep-runs", type=int, default=gc.Policy().keep_runs)
+    one.add_argument("--keep-days", type=float, default=gc.Policy().keep_days)
+    one.add_argument("--remote", action="store_true", help="clean the DVC remote too, if it is a folder")
+    one.add_argument("--dry-run", action="store_true")
+    one = add("rollback", "go back to the policy that was live before, and record who wanted it", _rollback)
+    one.add_argument("--problem", choices=problems.names(), required=True)
+    one.add_argument("--url", required=True, help="address of the placement service")
+    one.add_argument("--approver", required=True, help="the person who decided")
+    one.add_argument("--reason", default="", help="their words")
+    one.add_argument("--to", metavar="DIGEST", help="end on this one; also the way forward again")
+    one = add("restore", "bring a lost var/ back from the git remote and the DVC remote", _restore)
+    one.add_argument("--trust", action="append", default=[], metavar="KEY", help="key ids that may be trusted")
+    one = add("record-run", "push data and branch of a run", _record_run)
+    one.add_argument("--run-id", required=True)
+    one.add_argument("--run-dir", type=Path, default=Path())
+    return parser
+
+
+def main() -> int:
+    """Run the command line."""
+    arguments = _parser().parse_args()
+    code: int = arguments.run(arguments)
+    return code
+
+
+if __name__ == "__main__":
+    run_cli(main)

@@ -1,0 +1,210 @@
+"""Examines the files of branch ``promotions``: every record decoded, chained, signed, and possible after the others.
+
+Nothing here raises for a bad record: each fault becomes a :class:`Finding` with the file and the reason, so that
+``verify`` can list them all and a writer can refuse with the first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pipeline.registry import signing
+from wire.contracts import decode, encode
+from wire.contracts.record import PromotionRecord
+from wire.errors import LoadmasterError
+
+RECORDS = "records/"
+_NAME = re.compile(r"records/\d{6}\.(json|sig)")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+
+FLIPS = ("live", "rolled_back")
+"""States after which another policy answers."""
+
+
+class Finding(NamedTuple):
+    """One thing that is not as it should be."""
+
+    file: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.reason}"
+
+    @classmethod
+    def of(cls, error: LoadmasterError) -> Finding:
+        """Take over an error that was found in the form ``file: reason``."""
+        file, _, reason = error.found.rpartition(": ")
+        return cls(file, reason)
+
+
+def path_of(sequence: int) -> str:
+    """Path of a record on branch ``promotions``."""
+    return f"{RECORDS}{sequence:06d}.json"
+
+
+def signature_path_of(sequence: int) -> str:
+    """Path of a record's signature."""
+    return f"{RECORDS}{sequence:06d}.sig"
+
+
+def examine(
+    files: Mapping[str, bytes], keys: dict[str, Path], revoked: Mapping[str, Mapping[str, Any]]
+) -> tuple[list[PromotionRecord], list[Finding]]:
+    """Decode the chain and list everything that is wrong with it.
+
+    Args:
+        files: Path -> content of everything below ``records/``.
+        keys: Public keys that are good for the history: id -> file.
+        revoked: Revoked keys: id -> entry of ``revoked.json``.
+    """
+    findings = [
+        Finding(path, "not a record: records/ holds NNNNNN.json and NNNNNN.sig only")
+        for path in files
+        if path.startswith(RECORDS) and not _NAME.fullmatch(path)
+    ]
+    numbers = {int(path[len(RECORDS) : len(RECORDS) + 6]) for path in files if _NAME.fullmatch(path)}
+    records: list[PromotionRecord] = []
+    before: str | None = None
+    expected = 0
+    for sequence in sorted(numbers):
+        path = path_of(sequence)
+        data = files.get(path)
+        if data is None or sequence > expected:
+            # One finding for a whole gap: a stray number must not make a million of them.
+            findings.append(Finding(path_of(min(expected, sequence)), "missing: records are never removed"))
+            before = None
+        expected = sequence + 1
+        if data is None:
+            continue
+        record, faults = _read(data, path)
+        findings += faults
+        if record is not None:
+            findings += _own_faults(record, sequence, before, data)
+            findings += _signature_faults(record, data, files.get(signature_path_of(sequence)), keys, revoked)
+            findings += [Finding(path, reason) for reason in _impossible(record, records)]
+            records.append(record)
+        before = hashlib.sha256(data).hexdigest()
+    return records, findings + list(_rewritten(files, revoked))
+
+
+def _read(data: bytes, path: str) -> tuple[PromotionRecord | None, list[Finding]]:
+    """Decode a record; one whose fields are not of their form is not handed on, since they become paths and names."""
+    try:
+        record = decode(data, PromotionRecord, source=path)
+    except LoadmasterError as error:
+        return None, [Finding(path, error.found.removeprefix(f"{path}: "))]
+    except RecursionError:
+        return None, [Finding(path, "not a record: nested too deeply")]
+    forms = (
+        (_DIGEST, "digest", record.digest),
+        (_DIGEST, "digest", record.previous_digest),
+        (_COMMIT, "commit", record.git_commit),
+        (_SHA256, "SHA-256", record.dvc_lock_sha256),
+        (_SHA256, "SHA-256", record.bundle_sha256),
+    )
+    faults = [
+        f"{text!r} is not a {name}" for form, name, text in forms if text is not None and not form.fullmatch(text)
+    ]
+    if _moment(record) is None:
+        faults.append(f"{record.decided_at!r} is not a time in UTC")
+    return (None if faults else record), [Finding(path, fault) for fault in faults]
+
+
+def _moment(record: PromotionRecord) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(record.decided_at)
+    except ValueError:
+        return None
+    return moment if moment.utcoffset() == timedelta(0) else None
+
+
+def _rewritten(files: Mapping[str, bytes], revoked: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+    """Hold the chain against the record that was newest when a key was revoked: its thief can sign another past."""
+    for key, entry in sorted(revoked.items()):
+        sequence, sha256 = last_good(entry)
+        data = files.get(path_of(sequence))
+        if data is not None and hashlib.sha256(data).hexdigest() != sha256:
+            yield Finding(path_of(sequence), f"not the one that was newest when key {key[:12]} was revoked")
+
+
+def last_good(entry: Mapping[str, Any]) -> tuple[int, str]:
+    """Sequence and hash of the last record that a revoked key is still good for; -1 for none, and for no clear word."""
+    match entry.get("last_record"):
+        case [int(sequence), str(sha256)]:
+            return sequence, sha256
+    return -1, ""
+
+
+def _own_faults(record: PromotionRecord, sequence: int, before: str | None, data: bytes) -> Iterator[Finding]:
+    path = path_of(sequence)
+    if record.sequence != sequence:
+        yield Finding(path, f"holds sequence {record.sequence}: records were reordered or renamed")
+    if record.previous_record_sha256 != before:
+        named, real = (record.previous_record_sha256 or "none")[:12], (before or "none")[:12]
+        yield Finding(path, f"names {named} as the record before it, which hashes to {real}: the chain is broken")
+    if encode(record) != data:
+        yield Finding(path, "not in canonical form: edited by hand")
+
+
+def _signature_faults(
+    record: PromotionRecord,
+    data: bytes,
+    signature: bytes | None,
+    keys: dict[str, Path],
+    revoked: Mapping[str, Mapping[str, Any]],
+) -> Iterator[Finding]:
+    path = path_of(record.sequence)
+    if signature is None:
+        yield Finding(signature_path_of(record.sequence), "missing: the record is not signed")
+        return
+    try:
+        key = signing.verify_bytes(data, signature, keys, source=path)
+    except LoadmasterError as error:
+        yield Finding(path, error.found.removeprefix(f"{path}: "))
+        return
+    # The chain fixes what the key signed before its revocation; a thief can only append after it.
+    if key in revoked and record.sequence > last_good(revoked[key])[0]:
+        yield Finding(path, f"signed by key {key[:12]} after its revocation")
+
+
+def _impossible(record: PromotionRecord, before: list[PromotionRecord]) -> Iterator[str]:
+    """Say why this record cannot follow those before it."""
+    if before and record.decided_at < before[-1].decided_at:
+        yield f"decided at {record.decided_at}, before record {before[-1].sequence} ({before[-1].decided_at})"
+    mine = [other for other in before if other.problem == record.problem]
+    flips = [other for other in mine if other.state in FLIPS]
+    live = flips[-1].digest if flips else None
+    counter = max((other.counter for other in mine), default=0)
+    approved = [other for other in mine if other.state == "approved"]
+    if record.state == "approved":
+        if not (record.approver or "").strip():
+            yield "approved by nobody"
+        settled = {other.counter for other in mine if other.state in ("live", "failed")}
+        if waiting := [other.sequence for other in approved if other.counter not in settled]:
+            yield f"approved while record {waiting[-1]} was neither live nor failed"
+        if record.gate.get("outcome") != "pass":
+            yield f"approved although the gate said {record.gate.get('outcome')!r}"
+        if record.bundle_sha256 is None:
+            yield "approved without a signed bundle"
+    if record.state in ("approved", "rolled_back"):
+        if record.counter <= counter:
+            yield f"counter {record.counter} does not rise above {counter}"
+        if record.previous_digest != live:
+            yield f"names {record.previous_digest} as live before it, the records say {live}"
+    if record.state in ("live", "failed"):
+        match = [other for other in approved if other.counter == record.counter]
+        if not match:
+            yield f"{record.state}, but no record approved counter {record.counter}"
+        elif (match[-1].digest, match[-1].bundle_sha256) != (record.digest, record.bundle_sha256):
+            yield f"{record.state} with another bundle than the one approved in record {match[-1].sequence}"
+        elif any(other.state in ("live", "failed") and other.counter == record.counter for other in mine):
+            yield f"a second outcome for counter {record.counter}"
+    if record.state == "rolled_back" and record.digest not in {other.digest for other in approved}:
+        yield f"rolled back to {record.digest}, which was never approved"

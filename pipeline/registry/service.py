@@ -1,0 +1,134 @@
+"""What the registry asks of the placement service: which policies are live, and to take a new one."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import secrets
+import tarfile
+import urllib.error
+import urllib.request
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pipeline.errors import PushError
+from pipeline.registry import signing
+from pipeline.settings import var
+from wire.contracts.record import PromotionRecord
+
+TOKEN_ENV = "LOADMASTER_PUSH_TOKEN_FILE"  # noqa: S105  (the name of a variable, not a token)
+"""Environment variable naming the file that holds the push token; ``var/keys/push-token`` without it."""
+
+TIMEOUT_S = 180.0
+"""The service first loads a pushed policy in a process of its own, which takes seconds on a busy machine."""
+
+FINAL = {400, 409, 412, 413, 415, 422}
+"""Answers that the same push would get again: the promotion has failed. Others (token, 5xx) can be put right."""
+
+
+class Refused(PushError):  # noqa: N818  (a refusal is an answer, told apart from not being able to ask)
+    """Raised when the service looked at a push and refused it for good."""
+
+
+class LivePolicy(msgspec.Struct, frozen=True):
+    """One entry of ``GET /v1/policies``; fields we do not use are ignored, so that the service may add some."""
+
+    digest: str | None = None
+    counter: int | None = None
+    previous_digest: str | None = None
+    loaded_at: str | None = None
+
+
+class Policies(msgspec.Struct, frozen=True):
+    """Answer of ``GET /v1/policies``."""
+
+    policies: dict[str, LivePolicy | None]
+
+
+def live_policy(url: str, problem: str) -> LivePolicy | None:
+    """Ask what is live for a problem; None when no policy is."""
+    body = _call(urllib.request.Request(_address(url, "/v1/policies")))  # noqa: S310  (_address checks the scheme)
+    try:
+        entry = msgspec.json.decode(body, type=Policies).policies.get(problem)
+    except msgspec.DecodeError as error:
+        raise PushError(f"{url}/v1/policies answered something else: {error}", "a list of policies") from error
+    return entry if entry is not None and entry.digest is not None else None
+
+
+def push_bundle(url: str, record: PromotionRecord, directory: Path) -> None:
+    """Hand a signed bundle to the service; it must follow the policy that the record names as live before it."""
+    headers = {
+        "Authorization": f"Bearer {push_token()}",
+        "Content-Type": "application/x-tar",
+        "X-Loadmaster-Counter": str(record.counter),
+    }
+    if record.previous_digest is None:
+        headers["If-None-Match"] = "*"
+    else:
+        headers["If-Match"] = f'"{record.previous_digest}"'
+    address = _address(url, f"/v1/policies/{record.problem}")
+    _call(urllib.request.Request(address, data=pack(directory), headers=headers, method="PUT"))  # noqa: S310
+
+
+def roll_back(url: str, problem: str, *, live_digest: str, counter: int) -> None:
+    """Have the service flip to the policy it ran before; ``live_digest`` is the one the caller believes is live."""
+    headers = {
+        "Authorization": f"Bearer {push_token()}",
+        "If-Match": f'"{live_digest}"',
+        "X-Loadmaster-Counter": str(counter),
+    }
+    address = _address(url, f"/v1/policies/{problem}/rollback")
+    _call(urllib.request.Request(address, data=b"", headers=headers, method="POST"))  # noqa: S310
+
+
+def push_token() -> str:
+    """Read the push token, made on first use."""
+    path = Path(os.environ.get(TOKEN_ENV) or var() / "keys" / "push-token")
+    if not path.exists():
+        signing.create_private(path, secrets.token_urlsafe(32).encode() + b"\n", exclusive=True)
+    return path.read_text().strip()
+
+
+def pack(directory: Path) -> bytes:
+    """Pack a bundle into an uncompressed tar: plain names, no owner, no times; equal bundles give equal bytes."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for path in sorted(directory.iterdir()):
+            content = path.read_bytes()
+            member = tarfile.TarInfo(path.name)
+            member.size, member.mode = len(content), 0o644
+            archive.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _address(url: str, path: str) -> str:
+    if not url.startswith(("http://", "https://")):
+        raise PushError(f"service address {url!r}", "http://... or https://...")
+    return url.rstrip("/") + path
+
+
+def _call(request: urllib.request.Request) -> bytes:
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310  (_address checks the scheme)
+            content: bytes = response.read()
+    except urllib.error.HTTPError as error:
+        reason = _reason(error.read())
+        kind = Refused if error.code in FINAL else PushError
+        raise kind(f"{request.full_url} answered {error.code}: {reason}") from error
+    except (OSError, HTTPException) as error:
+        raise PushError(
+            f"{request.full_url} does not answer: {error}", fix="see that the placement service runs, then run it again"
+        ) from error
+    return content
+
+
+def _reason(body: bytes) -> str:
+    try:
+        document: Any = json.loads(body)
+        return str(document["error"])
+    except (ValueError, KeyError, TypeError):
+        return body.decode(errors="replace")[:500] or "no reason given"

@@ -1,0 +1,295 @@
+"""The keys that sign bundles and records: made on first use, rotated, retired, revoked.
+
+``var/keys`` holds ``signing.pem`` (private, mode 0600, needed only where ``promote`` and the other writers of records
+run), ``trusted/<key id>.pub`` (what the placement service accepts; at most two, so that a rotation has no gap),
+``retired/<key id>.pub`` (no longer accepted by the service, still good for the history) and ``revoked.json``.
+
+    python -m pipeline.registry.signing list
+    python -m pipeline.registry.signing rotate
+    python -m pipeline.registry.signing retire KEY
+    python -m pipeline.registry.signing revoke KEY --reason TEXT
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import stat
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pipeline.errors import RegistryError
+from pipeline.files import write_atomic
+from pipeline.registry import p256
+from pipeline.settings import var
+from wire import signatures
+from wire.contracts import decode, encode
+from wire.errors import run_cli
+
+KEY_ENV = "LOADMASTER_SIGNING_KEY"
+"""Environment variable naming the private key when it is not ``var/keys/signing.pem`` (a mounted secret)."""
+
+VALID_AT_ONCE = 2
+"""The new key and the one before it; a third would only be a forgotten one."""
+
+
+class RecordSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``records/<sequence>.sig``: ECDSA P-256, SHA-256, over the bytes of the record file."""
+
+    key_id: str
+    signature: str
+    """DER, base64."""
+
+
+def folder() -> Path:
+    """Where keys are kept."""
+    return var() / "keys"
+
+
+def trusted_folder() -> Path:
+    """Public keys the placement service accepts."""
+    return folder() / "trusted"
+
+
+def retired_folder() -> Path:
+    """Public keys that are good for the history only."""
+    return folder() / "retired"
+
+
+def revoked_file() -> Path:
+    """Keys that are good for nothing signed after the record named in their entry."""
+    return folder() / "revoked.json"
+
+
+def private_path() -> Path:
+    """Where the private key is, or will be."""
+    return Path(os.environ.get(KEY_ENV) or folder() / "signing.pem")
+
+
+def private_key() -> Path:
+    """Return the private key, made on first use; refuse one that others can read."""
+    path = private_path()
+    if not path.exists():
+        if KEY_ENV in os.environ:
+            raise RegistryError(f"{path} ({KEY_ENV}) does not exist", "the private signing key")
+        _first_private(path)
+    refuse_readable(path)
+    _publish(path)
+    return path
+
+
+def refuse_readable(path: Path) -> None:
+    """Raise if anybody but its owner may read a secret."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise RegistryError(f"{path}: mode {mode:o}, readable by others", "mode 600", f"chmod 600 {path}")
+
+
+def current_key_id() -> str:
+    """Id of the key that signs now."""
+    return p256.key_id(private_path())
+
+
+def public_keys() -> dict[str, Path]:
+    """Every public key known here, retired ones included: id -> file."""
+    return signatures.trusted(retired_folder()) | signatures.trusted(trusted_folder())
+
+
+def sign_bytes(data: bytes) -> bytes:
+    """Sign a document and return the content of its ``.sig`` file."""
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    raw = p256.load_private(private_key()).sign(data, ec.ECDSA(hashes.SHA256()))
+    return encode(RecordSignature(key_id=current_key_id(), signature=base64.b64encode(raw).decode()))
+
+
+def verify_bytes(data: bytes, signature: bytes, keys: dict[str, Path], *, source: str) -> str:
+    """Check a document against its ``.sig`` content; return the key's id. Revocation is for the caller to judge."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    claim = decode(signature, RecordSignature, source=f"{source}: signature")
+    path = keys.get(claim.key_id)
+    if path is None:
+        raise RegistryError(
+            f"{source}: signed by the unknown key {claim.key_id[:12]}",
+            "one of " + (", ".join(key[:12] for key in keys) or "no keys at all"),
+        )
+    key: Any = serialization.load_pem_public_key(path.read_bytes())
+    try:
+        raw = base64.b64decode(claim.signature, validate=True)
+        key.verify(raw, data, ec.ECDSA(hashes.SHA256()))
+    except (InvalidSignature, ValueError) as error:
+        raise RegistryError(
+            f"{source}: the signature of key {claim.key_id[:12]} does not match", "unchanged bytes"
+        ) from error
+    # Blanks, or bits that base64 leaves unused, would let a changed file pass for the one that was written.
+    if encode(RecordSignature(claim.key_id, base64.b64encode(raw).decode())) != signature:
+        raise RegistryError(f"{source}: the signature is not in canonical form", "the file as it was written")
+    return claim.key_id
+
+
+def rotate() -> str:
+    """Make a new signing key; the one before stays trusted. Return the new key's id."""
+    path = private_key()
+    valid = signatures.trusted(trusted_folder())
+    if len(valid) >= VALID_AT_ONCE:
+        raise RegistryError(
+            f"{len(valid)} keys are trusted already: {', '.join(key[:12] for key in valid)}",
+            f"at most {VALID_AT_ONCE}",
+            "python -m pipeline.registry.signing retire KEY first",
+        )
+    _replace_private(path)
+    return current_key_id()
+
+
+def retire(key: str) -> None:
+    """Stop trusting an old key for new pushes; the history it signed stays verifiable."""
+    private_key()
+    key = _resolve(key, signatures.trusted(trusted_folder()))
+    if key == current_key_id():
+        raise RegistryError(
+            f"key {key[:12]} is the one that signs now", fix="python -m pipeline.registry.signing rotate first"
+        )
+    retired_folder().mkdir(parents=True, exist_ok=True)
+    (trusted_folder() / f"{key}.pub").replace(retired_folder() / f"{key}.pub")
+
+
+def revoke(key: str, reason: str, *, last_record: tuple[int, str] | None) -> None:
+    """Withdraw a key that may be in other hands.
+
+    Args:
+        key: Its id, or the beginning of it.
+        reason: What happened; shown wherever the key is refused.
+        last_record: Sequence and hash of the newest record now: what the key signed up to there is fixed by the chain
+            and stays valid as history; nothing after it is.
+    """
+    path = private_key()
+    key = _resolve(key, public_keys())
+    if key == current_key_id():
+        _replace_private(path)
+    entry = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "reason": reason, "last_record": last_record}
+    listed = signatures.revocations(revoked_file()) | {key: entry}
+    write_atomic(revoked_file(), json.dumps({"revoked": listed}, indent=2, sort_keys=True).encode() + b"\n")
+    # Only after it is listed: in between, the key is refused because it is listed.
+    trusted_file = trusted_folder() / f"{key}.pub"
+    if trusted_file.exists():
+        retired_folder().mkdir(parents=True, exist_ok=True)
+        trusted_file.replace(retired_folder() / f"{key}.pub")
+
+
+def create_private(path: Path, content: bytes, *, exclusive: bool) -> None:
+    """Write a secret with mode 0600, whole or not at all; with ``exclusive`` the first of two writers wins."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch.unlink(missing_ok=True)  # left by a killed process that had our number
+    with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    if not exclusive:
+        scratch.replace(path)
+        return
+    try:
+        path.hardlink_to(scratch)
+    except FileExistsError:
+        pass  # Another process was first; both go on with its key.
+    finally:
+        scratch.unlink()
+
+
+def _replace_private(path: Path) -> None:
+    if KEY_ENV in os.environ:
+        raise RegistryError(
+            f"{path} is named by {KEY_ENV}",
+            "a key under var/keys",
+            "put a new key there the way this one came",
+        )
+    # Trusted first: a kill in between leaves an unused public key, never a signature that nobody accepts.
+    scratch = _next_to(path)
+    create_private(scratch, p256.new_private_pem(), exclusive=False)
+    _publish(scratch)
+    scratch.replace(path)
+
+
+def _first_private(path: Path) -> None:
+    """Make the first key, trusted before it can sign; what a killed process left half-done is taken up again."""
+    scratch = _next_to(path)
+    try:
+        create_private(scratch, p256.new_private_pem(), exclusive=True)
+        _publish(scratch)
+        mine = p256.key_id(scratch)
+        path.hardlink_to(scratch)
+    except FileExistsError:
+        if mine != current_key_id():  # Another process was first, with a key of its own: ours never signed anything.
+            (trusted_folder() / f"{mine}.pub").unlink(missing_ok=True)
+    except FileNotFoundError:
+        if not path.exists():  # else another process has done the rest with the same key, and cleared up
+            raise
+    scratch.unlink(missing_ok=True)
+
+
+def _next_to(path: Path) -> Path:
+    return path.with_name(f".{path.name}.next")
+
+
+def _publish(path: Path) -> None:
+    """Make sure that the public half is known, also of a key that came by another way (a mounted secret)."""
+    key = p256.key_id(path)
+    if key in signatures.revocations(revoked_file()):
+        raise RegistryError(f"{path}: key {key[:12]} is revoked", fix="remove it: a new one is made on first use")
+    if key not in public_keys():
+        write_atomic(trusted_folder() / f"{key}.pub", p256.public_pem(path))
+
+
+def _resolve(key: str, known: dict[str, Path]) -> str:
+    matches = [candidate for candidate in known if candidate.startswith(key)]
+    if len(matches) != 1:
+        raise RegistryError(f"{len(matches)} keys begin with {key!r}", ", ".join(one[:12] for one in known) or "a key")
+    return matches[0]
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline.registry.signing", description="Keys that sign bundles and records"
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="every key and what it is good for")
+    commands.add_parser("rotate", help="sign with a new key; the one before stays valid")
+    one = commands.add_parser("retire", help="stop accepting an old key for new pushes")
+    one.add_argument("key")
+    one = commands.add_parser("revoke", help="withdraw a key that may be in other hands")
+    one.add_argument("key")
+    one.add_argument("--reason", required=True)
+    arguments = parser.parse_args()
+    if arguments.command == "rotate":
+        rotate()
+    elif arguments.command == "retire":
+        retire(arguments.key)
+    elif arguments.command == "revoke":
+        from pipeline.registry.chain import Chain
+
+        revoke(arguments.key, arguments.reason, last_record=Chain.open().head())
+    if arguments.command != "list":
+        from pipeline.registry.chain import Chain
+
+        Chain.open().publish_keys(f"keys: {arguments.command}")
+    private_key()
+    current, listed = current_key_id(), signatures.revocations(revoked_file())
+    for key, path in sorted(public_keys().items()):
+        use = "revoked" if key in listed else path.parent.name + (", signs now" if key == current else "")
+        sys.stdout.write(f"{key}  {use}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    run_cli(main)

@@ -1,0 +1,216 @@
+"""What a policy sees of ``functions``: one row for each node, relative to the instance that is to be placed.
+
+Written once for scalars (compiled, inside the kernels) and for arrays (plain numpy, in the service), with operations
+that give the same bits both ways; see :mod:`sched_env.functions.contention`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sched_env.functions.contention import cold_ratio, factors, time_shares
+from sched_env.observation import Observation, columns, scalars
+from wire.contracts.feature_spec import Feature, FeatureSpec
+
+RESOURCES = ("cpu", "mem", "net", "disk")
+FIT_TOLERANCE = 1e-9
+"""Cores or GiB that rounding may leave over when a node is filled exactly."""
+
+STATE_FIELDS: dict[str, tuple[str, float]] = {
+    "cpu_capacity": ("cores", 4.0),
+    "mem_capacity": ("GiB", 16.0),
+    "net_capacity": ("MB/s", 1000.0),
+    "disk_capacity": ("IOPS", 5000.0),
+    "cpu_deployed": ("cores", 0.0),
+    "mem_deployed": ("GiB", 0.0),
+    "net_used": ("MB/s", 0.0),
+    "disk_used": ("IOPS", 0.0),
+    "price": ("USD/hour", 1.0),
+    "active": ("flag", 1.0),
+    "instances": ("count", 0.0),
+    "billed_left_s": ("seconds", 600.0),
+    "warm": ("count", 0.0),
+}
+"""Raw fields of a node: unit and the default when the live source has none. ``billed_left_s``: how long the node will
+be billed without this placement; a live node is taken to be paid for two windows more. ``warm``: idle containers of
+the function to be placed."""
+
+REQUEST_FIELDS: dict[str, tuple[str, float]] = {
+    "cpu": ("cores", 1.0),
+    "mem": ("GiB", 1.0),
+    "net": ("MB/s", 0.0),
+    "disk": ("IOPS", 0.0),
+    "requests": ("count", 1.0),
+    "duration_s": ("seconds", 60.0),
+    "response_s": ("seconds", 0.2),
+    "slo_s": ("seconds", 0.4),
+    "function_requests": ("count", 0.0),
+    "rart": ("ratio", 1.0),
+    "cold_start_s": ("seconds", 1.5),
+    "cooldown_s": ("seconds", 300.0),
+    "sequence": ("count", 0.0),
+}
+"""Raw fields of an instance. ``function_requests``: calls of the same function that running instances answer.
+``rart``: the relative response time at the function's last placement. ``sequence``: placements before this one, for
+round_robin."""
+
+SPEC = FeatureSpec(
+    problem="functions",
+    version=1,
+    candidate=(
+        Feature("cpu_capacity", "cores", 16.0, "nodes.cpu_capacity_cores", 4.0),
+        Feature("mem_capacity", "GiB", 64.0, "nodes.mem_capacity_gib", 16.0),
+        Feature("price", "USD/hour", 1.0, "nodes.price_usd_per_hour", 1.0, droppable=True),
+        Feature("instances", "count", 16.0, "count of pods by node", 0.0),
+        Feature("billed", "flag", 1.0, "derived from billed_left_s", 1.0, droppable=True),
+        Feature("billed_left_s", "seconds", 600.0, "latest expected end of the node's pods + cooldown", 600.0, True),
+        Feature("warm", "count", 4.0, "idle pods of the function by node (state field warm:<function>)", 0.0, True),
+        Feature("cpu_after", "ratio", 1.0, "(nodes.cpu_requested_cores + request) / capacity", 0.0),
+        Feature("mem_after", "ratio", 1.0, "(nodes.mem_requested_gib + request) / capacity", 0.0),
+        Feature("net_after", "ratio", 1.0, "(nodes.net_used_mean_mb_s + request) / capacity", 0.0, True),
+        Feature("disk_after", "ratio", 1.0, "(nodes.disk_used_mean_iops + request) / capacity", 0.0, True),
+        Feature("response_ratio", "ratio", 2.0, "derived: contention and cold start after the placement", 1.0),
+        Feature("cost_change", "USD/hour", 1.0, "derived: what the placement adds to the hourly bill", 0.0),
+    ),
+    request=(
+        Feature("cpu", "cores", 4.0, "pod.spec.containers[].resources.requests.cpu", 1.0),
+        Feature("mem", "GiB", 8.0, "pod.spec.containers[].resources.requests.memory", 1.0),
+        Feature("net", "MB/s", 100.0, "functions.net_mb_per_request x rate", 0.0, True),
+        Feature("disk", "IOPS", 1000.0, "functions.disk_io_per_request x rate", 0.0, True),
+        Feature("requests", "count", 100.0, "functions.requests / pods of the function", 1.0, True),
+        Feature("duration_s", "seconds", 300.0, "expected life of the instance", 60.0, True),
+        Feature("response_s", "seconds", 1.0, "functions.standard_response_s", 0.2, True),
+        Feature("slo_ratio", "ratio", 2.0, "SLO / functions.standard_response_s", 2.0, True),
+        Feature("function_requests", "count", 1000.0, "functions.requests", 0.0, True),
+        Feature("rart", "ratio", 2.0, "functions.response_mean_s / standard_response_s", 1.0, True),
+    ),
+)
+
+
+def utilization_after(
+    cpu_inverse: Any,
+    mem_inverse: Any,
+    net_inverse: Any,
+    disk_inverse: Any,
+    cpu_deployed: Any,
+    mem_deployed: Any,
+    net_used: Any,
+    disk_used: Any,
+    cpu: Any,
+    mem: Any,
+    net: Any,
+    disk: Any,
+) -> Any:
+    """Return the utilisation of cpu, memory, network and disk after the placement.
+
+    Capacities come as inverses (1 / capacity): a division for each node and resource would double the cost of a step.
+    """
+    return (
+        (cpu_deployed + cpu) * cpu_inverse,
+        (mem_deployed + mem) * mem_inverse,
+        (net_used + net) * net_inverse,
+        (disk_used + disk) * disk_inverse,
+    )
+
+
+def cost_change(price: Any, billed_left_s: Any, span_s: Any, inverse_span: Any) -> Any:
+    """Return what the placement adds to the cluster's hourly cost, averaged over the time it can matter.
+
+    That time, ``span_s``, is the instance's life and the cool-down after it; what counts is the share of it in which
+    the node would not be billed otherwise. Opening an unbilled node costs its price; joining a node that stays billed
+    for longer costs nothing. Summed over placements, cost change x span is exactly the bill.
+    """
+    return price * (np.maximum(span_s - billed_left_s, 0.0) * inverse_span)
+
+
+def fits(
+    active: Any, cpu_capacity: Any, mem_capacity: Any, cpu_deployed: Any, mem_deployed: Any, cpu: Any, mem: Any
+) -> Any:
+    """Say whether an available node has the cpu and memory left that the instance requests."""
+    return (
+        (active > 0.0)
+        & (cpu_deployed + cpu <= cpu_capacity + FIT_TOLERANCE)
+        & (mem_deployed + mem <= mem_capacity + FIT_TOLERANCE)
+    )
+
+
+class Terms(NamedTuple):
+    """What a placement would do, node by node, from raw fields; heuristics read it too."""
+
+    cpu_after: Any
+    mem_after: Any
+    net_after: Any
+    disk_after: Any
+    response_ratio: Any
+    cost_change: Any
+    mask: Any
+
+
+def terms(node: Mapping[str, Any], request: Mapping[str, float]) -> Terms:
+    """Work out the placement's effect on every node; all fields must be there, see :func:`complete`."""
+    cpu, mem, net, disk = (request[resource] for resource in RESOURCES)
+    cpu_after, mem_after, net_after, disk_after = utilization_after(
+        1.0 / node["cpu_capacity"], 1.0 / node["mem_capacity"], 1.0 / node["net_capacity"], 1.0 / node["disk_capacity"],
+        node["cpu_deployed"], node["mem_deployed"], node["net_used"], node["disk_used"],
+        cpu, mem, net, disk,
+    )  # fmt: skip
+    cpu_free = node["cpu_capacity"] - (node["cpu_deployed"] + cpu)
+    cpu_factor, net_factor, disk_factor = factors(cpu_after, cpu_free, mem_after, net_after, disk_after)
+    cpu_share, net_share, disk_share = time_shares(cpu, net, disk)
+    contended = cpu_share * cpu_factor + net_share * net_factor + disk_share * disk_factor
+    cold = cold_ratio(request["cold_start_s"], request["duration_s"], request["requests"], request["response_s"])
+    span_s = request["duration_s"] + request["cooldown_s"]
+    return Terms(
+        cpu_after=cpu_after,
+        mem_after=mem_after,
+        net_after=net_after,
+        disk_after=disk_after,
+        response_ratio=contended + np.where(node["warm"] > 0.0, 0.0, cold),
+        cost_change=cost_change(node["price"], node["billed_left_s"], span_s, 1.0 / span_s),
+        mask=fits(
+            node["active"], node["cpu_capacity"], node["mem_capacity"], node["cpu_deployed"], node["mem_deployed"],
+            cpu, mem,
+        ),
+    )  # fmt: skip
+
+
+def complete(candidates: Mapping[str, Any], request: Mapping[str, float]) -> tuple[dict[str, Any], dict[str, float]]:
+    """Return both mappings as float64 with the defaults of what was left out."""
+    return (
+        dict(zip(STATE_FIELDS, columns(STATE_FIELDS, candidates), strict=True)),
+        dict(zip(REQUEST_FIELDS, scalars(REQUEST_FIELDS, request), strict=True)),
+    )
+
+
+def build(candidates: Mapping[str, Any], request: Mapping[str, float]) -> Observation:
+    """Build the observation from raw fields; what is left out takes its default."""
+    node, asked = complete(candidates, request)
+    after = terms(node, asked)
+    values = {**node, "billed": node["billed_left_s"] > 0.0, **after._asdict()}
+    asked["slo_ratio"] = asked["slo_s"] / asked["response_s"]
+    return Observation(
+        np.stack([values[feature.name] for feature in SPEC.candidate], axis=-1, dtype=np.float32),
+        np.array([asked[feature.name] for feature in SPEC.request], np.float32),
+        after.mask,
+    )
+
+
+def ruled_out(candidates: Mapping[str, Any], request: Mapping[str, float]) -> dict[str, int]:
+    """Say how many nodes are not active, or lack cores or memory."""
+    node, asked = complete(candidates, request)
+    counts = {"not active": int((node["active"] <= 0.0).sum())}
+    for name in ("cpu", "mem"):
+        full = node[f"{name}_deployed"] + asked[name] > node[f"{name}_capacity"] + FIT_TOLERANCE
+        counts[f"too little {name}"] = int(full.sum())
+    return counts
+
+
+def gauges(candidates: Mapping[str, Any]) -> dict[str, NDArray[np.float64]]:
+    """Return the share of each node's resources in use; a link or disk asked for more than it has is fully used."""
+    node, _ = complete(candidates, {})
+    used = dict(zip(RESOURCES, ("cpu_deployed", "mem_deployed", "net_used", "disk_used"), strict=True))
+    return {name: np.minimum(node[field] / node[f"{name}_capacity"], 1.0) for name, field in used.items()}

@@ -1,0 +1,121 @@
+"""The raw fields of one environment's present decision, as the live service would report them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sched_env.jit import lean_kernel
+from sched_env.jobs.queueing import delays
+from sched_env.jobs.state import (
+    ARRIVAL,
+    ATTEMPTS,
+    BEST,
+    BUSY,
+    CORES,
+    DATA,
+    DEADLINE,
+    EPOCHS,
+    FINISH,
+    FIRST,
+    GPU_FREE,
+    HELD,
+    HELD_CARD,
+    HELD_JOB,
+    HOLDS,
+    JOBS,
+    LAST_CARD,
+    MEM,
+    MODEL,
+    NEED_CPU,
+    NEED_GPU,
+    NEED_MEM,
+    NOW,
+    OFFERED,
+    ORIGIN,
+    SHAPE,
+    WAITING,
+    Cards,
+    Queue,
+    Rules,
+    Runtimes,
+    State,
+)
+from sched_env.jobs.tables import Floats
+from sched_env.jobs.whatif import completion_s
+
+if TYPE_CHECKING:
+    from sched_env.jobs.vector import CpnVectorEnv
+
+
+@lean_kernel
+def _predict(
+    cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int, completion: Floats, free: Floats
+) -> None:
+    """Write each card's exact completion time (NaN on a full card) and whether no reserved job would be delayed."""
+    row = state.tally[b, OFFERED]
+    for c in range(cards.type.size):
+        completion[c], free[c] = np.nan, 1.0
+        if state.kind[b, c, JOBS] < 3:
+            completion[c] = completion_s(cards, queue, runtimes, rules, state, b, c, row)
+            if state.tally[b, HELD] > 0 and delays(cards, queue, runtimes, rules, state, b, c, row):
+                free[c] = 0.0
+
+
+def raw_fields(env: CpnVectorEnv, b: int = 0) -> tuple[dict[str, Floats], dict[str, float]]:
+    """Return the fields of ``features.STATE_FIELDS`` and ``REQUEST_FIELDS`` for the present decision of one network."""
+    cards, queue, runtimes, rules, state = env.arguments
+    C = cards.type.size
+    row, now = int(state.tally[b, OFFERED]), float(state.total[b, NOW])
+    model, shape, origin = (int(queue.links[row, column]) for column in (MODEL, SHAPE, ORIGIN))
+    kind, card, node = state.kind[b], state.card[b], state.node[b][cards.node]
+    occupied, jobs = kind[:, JOBS] > 0, kind[:, JOBS]
+    one, other = kind[:, 0], kind[:, 1]
+    belief, harm = runtimes.belief[model], runtimes.harm[model]
+    epochs, gb = queue.rows[row, EPOCHS], queue.rows[row, DATA]
+    shared = belief[cards.type, one, other] * epochs
+    finish = np.maximum(card[:, FINISH : FINISH + 2] - now, 0.0)
+    hurt = harm[cards.type, one, other] * finish[:, 0]
+    hurt = np.where(jobs > 1, hurt + harm[cards.type, other, one] * finish[:, 1], hurt)
+    completion, free = np.empty(C), np.empty(C)
+    _predict(*env.arguments, b, completion, free)
+    candidates = {
+        "gpu_mem_total": cards.mem,
+        "price": cards.usd_per_hour,
+        "gpu_mem_free": card[:, GPU_FREE].copy() if not rules.total_memory else cards.mem,
+        "jobs": jobs.astype(np.float64),
+        "node_cpu": (cards.node_cpu_used + state.node[b, :, CORES] * cards.share_per_core)[cards.node],
+        "node_mem_free": node[:, MEM],
+        "node_cpu_total": env.topology.node_cpu[cards.node],
+        "node_mem_total": cards.node_mem[cards.node],
+        "transfer_s": (rules.dispatch_s + rules.startup_s + gb * cards.seconds_per_gb[origin])[cards.node],
+        "link_usd": (gb * cards.usd_per_gb[origin])[cards.node],
+        "alone_s": belief[cards.type, 0, 0] * epochs,
+        "shared_s": np.where(jobs < 3, shared, np.inf),
+        "busy_s": np.where(occupied, np.maximum(card[:, BUSY] - now, 0.0), 0.0),
+        "harm_s": np.where(occupied & (jobs < 3), hurt, 0.0),
+        "reserved": (state.hold[b, cards.node, HELD_CARD] == np.arange(C)).astype(np.float64),
+        "allowed": free,
+        "completion_s": completion,
+    }
+    j = row - int(state.tally[b, FIRST])
+    holds = int(state.line[b, shape, HOLDS])
+    request = {
+        "gpu_mem": queue.shapes[shape, NEED_GPU],
+        "mem": queue.shapes[shape, NEED_MEM],
+        "cpu": queue.shapes[shape, NEED_CPU],
+        "data_gb": gb,
+        "best_s": queue.rows[row, BEST],
+        "waited_s": now - queue.rows[row, ARRIVAL],
+        "deadline_left_s": queue.rows[row, ARRIVAL] + queue.rows[row, DEADLINE] - now,
+        "waiting": float(state.tally[b, WAITING]),
+        "attempts": float(state.job[b, j, ATTEMPTS]),
+        "reserves": float(holds >= 0 and state.hold[b, holds, HELD_JOB] == j),
+        "cpu_threshold": rules.cpu_threshold,
+        "gpu_mem_margin": rules.gpu_mem_margin,
+        "mem_margin": rules.mem_margin,
+        "max_jobs": float(rules.max_jobs),
+        "last_card": float(state.tally[b, LAST_CARD]),
+    }
+    return candidates, {name: float(value) for name, value in request.items()}

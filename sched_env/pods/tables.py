@@ -1,0 +1,125 @@
+"""The trace of ``pods``: the pods of every window, where they were, and the requests dealt to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sched_env.tables import Floats
+from wire.errors import TraceError
+
+WINDOW_S = 300.0
+Numbers = NDArray[np.int32]
+Offsets = NDArray[np.int64]
+
+_ROW_FLOATS = ("cpu_request", "mem_request", "cpu_used", "mem_used")
+_REQUEST_FLOATS = ("arrival_offset_s", "duration_s", "cpu", "mem")
+
+
+@dataclass(frozen=True)
+class PodTrace:
+    """Three levels, each an index into the next: windows, the pods in a window, the requests of a pod in a window.
+
+    Window ``w`` has the pod rows ``window_rows[w]:window_rows[w + 1]``; pod row ``r`` has the requests
+    ``row_requests[r]:row_requests[r + 1]``, in the order they were dealt. Arrays may be mapped read-only.
+    """
+
+    window_s: Floats
+    """Start of each window, seconds from an origin of the trace's own; rising."""
+    window_rows: Offsets
+    pod: Numbers
+    """Index into ``pod_names``; a pod is in a window at most once."""
+    node: Numbers
+    """Index into the nodes; -1 where it is not known."""
+    cpu_request: Floats
+    """Cores."""
+    mem_request: Floats
+    """GiB."""
+    cpu_used: Floats
+    """Mean of the window."""
+    mem_used: Floats
+    row_requests: Offsets
+    arrival_offset_s: Floats
+    """Seconds from the start of the window."""
+    duration_s: Floats
+    cpu: Floats
+    """Cores a request takes while it runs."""
+    mem: Floats
+    """GiB."""
+    pod_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Coerce the columns (mapped ones stay mapped) and refuse what the kernels cannot replay."""
+        rows, requests = int(np.size(self.pod)), int(np.size(self.cpu))
+        shapes: dict[str, tuple[type, int]] = {
+            "window_s": (np.float64, int(np.size(self.window_s))),
+            "window_rows": (np.int64, int(np.size(self.window_s)) + 1),
+            "pod": (np.int32, rows),
+            "node": (np.int32, rows),
+            "row_requests": (np.int64, rows + 1),
+            **dict.fromkeys(_ROW_FLOATS, (np.float64, rows)),
+            **dict.fromkeys(_REQUEST_FLOATS, (np.float64, requests)),
+        }
+        for name, (dtype, size) in shapes.items():
+            object.__setattr__(self, name, _column(name, getattr(self, name), dtype, size))
+        object.__setattr__(self, "pod_names", tuple(self.pod_names))
+        if rows == 0:
+            raise TraceError("the trace has no pods", "at least one window with one pod")
+        if np.any(np.diff(self.window_s) <= 0):
+            raise TraceError("PodTrace.window_s does not rise", "windows in order of time, each once")
+        _check_offsets("window_rows", self.window_rows, rows)
+        if np.any(np.diff(self.window_rows) == 0):
+            empty = int(np.flatnonzero(np.diff(self.window_rows) == 0)[0])
+            raise TraceError(f"window {empty} of the trace has no pods", "windows that have some; leave it out")
+        _check_offsets("row_requests", self.row_requests, requests)
+        _check_range("pod", self.pod, 0, len(self.pod_names) - 1)
+        _check_range("node", self.node, -1, np.inf)
+        for name in (*_ROW_FLOATS, *_REQUEST_FLOATS):
+            _check_range(name, getattr(self, name), 0.0, np.finfo(np.float64).max)
+        window = np.repeat(np.arange(len(self)), np.diff(self.window_rows))
+        if np.unique(window * len(self.pod_names) + self.pod).size != rows:
+            raise TraceError("PodTrace.pod names a pod twice in one window", "each pod once a window")
+
+    def __len__(self) -> int:
+        return int(self.window_s.size)
+
+    def windows(self, start: int, stop: int) -> PodTrace:
+        """Return windows ``start:stop`` as a trace of their own; names and node numbers are kept."""
+        rows = slice(int(self.window_rows[start]), int(self.window_rows[stop]))
+        requests = slice(int(self.row_requests[rows.start]), int(self.row_requests[rows.stop]))
+        cut: dict[str, Any] = {name: getattr(self, name)[rows] for name in ("pod", "node", *_ROW_FLOATS)}
+        cut |= {name: getattr(self, name)[requests] for name in _REQUEST_FLOATS}
+        return PodTrace(
+            window_s=self.window_s[start:stop],
+            window_rows=self.window_rows[start : stop + 1] - rows.start,
+            row_requests=self.row_requests[rows.start : rows.stop + 1] - requests.start,
+            pod_names=self.pod_names,
+            **cut,
+        )
+
+
+def offsets(counts: Any) -> Offsets:
+    """Turn the number of entries of each row into the index of its first, and the end of the last."""
+    result: Offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return result
+
+
+def _column(name: str, values: Any, dtype: type, size: int) -> NDArray[Any]:
+    array: NDArray[Any] = np.asanyarray(values, dtype=dtype)
+    if array.shape != (size,):
+        raise TraceError(f"PodTrace.{name} has shape {array.shape}", f"({size},)")
+    return array
+
+
+def _check_offsets(name: str, values: Offsets, end: int) -> None:
+    if values[0] != 0 or values[-1] != end or np.any(np.diff(values) < 0):
+        raise TraceError(f"PodTrace.{name} does not lead from 0 to {end}", "offsets that never fall")
+
+
+def _check_range(name: str, values: NDArray[Any], low: float, high: float) -> None:
+    bad = np.flatnonzero(~((values >= low) & (values <= high)))
+    if bad.size:
+        raise TraceError(f"PodTrace.{name} row {bad[0]}: {values[bad[0]]}", f"a number from {low:g} to {high:g}")

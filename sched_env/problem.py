@@ -1,0 +1,106 @@
+"""What a problem is: a value that says everything the rest of the system asks of it.
+
+``sched_env/<problem>/problem.py`` holds one as ``PROBLEM``. Features, heuristics and scenarios need numpy alone and are
+there at once; environments, batch heuristics and bounds are compiled or large and are imported when first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sched_env.observation import Fields, Observation
+from sched_env.scenarios import Scenario
+from wire.contracts.feature_spec import FeatureSpec
+from wire.errors import ConfigError, legal
+
+if TYPE_CHECKING:
+    from sched_env.vector import PlacementVectorEnv
+
+HIGHER, LOWER = 1, -1
+"""Which way a metric is better."""
+
+SHEET_METRICS: Mapping[str, int] = {
+    "return": HIGHER,
+    "placed": HIGHER,
+    "sla_violation_rate": LOWER,
+    "cost_usd": LOWER,
+    "wait_s": LOWER,
+}
+"""Metrics of every problem that have a better side."""
+
+Columns = Mapping[str, NDArray[Any]]
+Row = Mapping[str, float]
+Score = Callable[[str, Columns, Row, NDArray[np.bool_]], NDArray[np.float64]]
+
+
+class BatchRule(Protocol):
+    """A heuristic bound to a vector environment."""
+
+    def __call__(self, scores: NDArray[np.float64] | None = None) -> NDArray[np.int64]:
+        """Choose an action for each environment's present request; fill ``scores`` [B, C] too when it is given."""
+
+
+class Bound(NamedTuple):
+    """What no policy can beat."""
+
+    metric: Callable[[Scenario], str]
+    """The metric it is stated in; where that is not the primary one, no share of a gap is ever computed."""
+    of_starts: Callable[[PlacementVectorEnv, Sequence[int]], list[float | None]]
+    """The bound of an episode from each start; None: none is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """A placement problem."""
+
+    name: str
+    spec: FeatureSpec
+    """What each number of an observation means."""
+    state_fields: Fields
+    request_fields: Fields
+    """Raw live fields of a candidate and of a request."""
+    build: Callable[[Columns, Row], Observation]
+    """From raw fields to the observation."""
+    ruled_out: Callable[[Columns, Row], Mapping[str, int]]
+    """Why candidates are infeasible, in words -> how many: how a refusal is explained."""
+    gauges: Callable[[Columns], Mapping[str, NDArray[np.float64]]]
+    """Resource -> share of it in use, candidate by candidate: how a state is drawn."""
+    heuristics: tuple[str, ...]
+    """Names of the rules; ``random_feasible`` is every problem's and comes first."""
+    score: Score
+    """A rule's scores of one decision, from raw fields; numpy alone, because the live service falls back on it."""
+    fallback: str
+    """The best rule on validation windows that a stateless call can compute (docs/results/fallbacks.md)."""
+    scenario: type[Scenario]
+    """The settings of its environments; the files are in ``scenarios/`` beside the value."""
+    primary: Callable[[Scenario], str]
+    """The metric it is judged by: the same for training, gate and bound."""
+    metrics: Mapping[str, int] = field(default_factory=dict)
+    """Its own metrics that have a better side -> ``HIGHER`` or ``LOWER``; those of ``SHEET_METRICS`` are added."""
+    guardrails: tuple[str, ...] = ()
+    """Metrics of its own that may not get worse, beside those of every problem (``pipeline.gate.config``)."""
+    make: Callable[..., PlacementVectorEnv]
+    """``make(scenario, num_envs, *, seed, trace, copy)``: many environments at once."""
+    batch: Callable[[str, Any, int], BatchRule]
+    """A rule bound to a vector environment, compiled."""
+    bound: Bound | None = None
+    environments: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Gymnasium id -> (``module:class``, scenario)."""
+
+    def better(self, metric: str) -> int:
+        """Say which way a metric is better."""
+        known = {**SHEET_METRICS, **self.metrics}
+        if metric not in known:
+            raise ConfigError(f"{self.name} has no metric {metric!r} with a better side", legal(known))
+        return known[metric]
+
+    def rule(self, name: str) -> str:
+        """Return the name if the problem has such a heuristic; otherwise raise an error that lists those it has."""
+        if name not in self.heuristics:
+            raise ConfigError(f"{self.name} has no heuristic {name!r}", legal(self.heuristics))
+        return name
