@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from sched_env import heuristics, problems, scenarios
 from sched_env.metrics import summarise
 from sched_env.vector import ENDED, PlacementVectorEnv, make_vec
+from wire.command import Verb, json_option, seed_option
 from wire.errors import ConfigError, legal, run_cli
 
 BATCH = 64
@@ -203,21 +204,23 @@ def _short(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m sched_env.rollout", description=__doc__)
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
     parser.add_argument("--scenario", required=True, help=f"{', '.join(scenarios.names())}, or a YAML file")
     parser.add_argument("--policy", required=True, help="a heuristic's name, an ONNX file or a bundle's folder")
     parser.add_argument("--trace", help="trace file; default: the scenario's own")
     parser.add_argument("--starts", type=Path, help="JSON list of trace rows, one episode each")
     parser.add_argument("--episodes", type=int, default=DEFAULT_EPISODES, help="start points drawn without --starts")
-    parser.add_argument("--seed", type=int, default=0)
+    seed_option(parser, "the draws of start points and of random_feasible")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="replace a scenario key")
     parser.add_argument("--record", type=Path, help="write every decision to this Parquet file")
     parser.add_argument("--bound", action="store_true", help="add what no policy could beat from each start")
     parser.add_argument("--best-heuristic", metavar="NAME", help="with --bound: add the share of its gap closed")
-    parser.add_argument("--json", action="store_true", help="one JSON line an episode, the summary last")
-    options = parser.parse_args(arguments)
+    json_option(parser, "one line an episode, the summary last")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the episodes and write them with their summary."""
     loaded = scenarios.load(options.scenario, _parse_overrides(options.set))
     if options.best_heuristic and not options.bound:
         raise ConfigError("--best-heuristic without --bound", "both: the gap is that between heuristic and bound")
@@ -249,6 +252,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         width = max(map(len, summary))
         sys.stdout.write("".join(f"{name:>{width}}  {_short(value)}\n" for name, value in summary.items()))
     return 0
+
+
+main = Verb("python -m sched_env.rollout", __doc__, arguments, run)
 
 
 if __name__ == "__main__":

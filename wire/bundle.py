@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from wire.command import Verb
 from wire.contracts import decode
 from wire.contracts.bundle import (
     GOLDEN_FILE,
@@ -199,16 +200,22 @@ def replay_golden(session: Any, golden: Iterable[GoldenCase]) -> float:
     return worst
 
 
-def main() -> int:
-    """Check a bundle directory and say what it is, as one line of JSON."""
-    parser = argparse.ArgumentParser(prog="python -m wire.bundle", description="Check a policy bundle.")
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
     parser.add_argument("directory", type=Path)
-    bundle = check(read(parser.parse_args().directory))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check a bundle directory and say what it is, as one line of JSON."""
+    bundle = check(read(options.directory))
     worst = replay_golden(open_session(bundle.policy), bundle.golden)
     manifest = bundle.manifest
     summary = {"problem": manifest.problem, "digest": manifest.digest, "golden_difference": worst, "ok": True}
     sys.stdout.write(json.dumps(summary) + "\n")
     return 0
+
+
+main = Verb("python -m wire.bundle", "Check a policy bundle and say what it is, as one line of JSON.", arguments, run)
 
 
 def _check_size(name: str, size: int) -> None:
