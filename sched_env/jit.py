@@ -47,11 +47,28 @@ def _with_compiled_helpers(function: Any) -> Any:
         for name, value in named.items()
         if isinstance(value, FunctionType) and value.__module__.startswith("sched_env")
     }
-    if not helpers:
-        return function
-    twin = FunctionType(function.__code__, {**function.__globals__, **helpers}, function.__name__)
-    twin.__qualname__, twin.__module__ = function.__qualname__, function.__module__
+    return _twin(function, helpers, function.__qualname__) if helpers else function
+
+
+def _twin(function: Any, parts: dict[str, Any], qualname: str) -> Any:
+    """Return a function of the same code that finds these parts under their names."""
+    twin = FunctionType(function.__code__, {**function.__globals__, **parts}, function.__name__, function.__defaults__)
+    twin.__qualname__, twin.__module__, twin.__doc__ = qualname, function.__module__, function.__doc__
     return twin
+
+
+def filled_in(template: Function, owner: str, **parts: Callable[..., Any]) -> Function:
+    """Return a twin of a function in which these parts stand where it names them: a loop written once for all problems.
+
+    A closure would do the same but for the cache: numba names a compiled function in a closure differently in every
+    process, and would compile anew each time.
+
+    Args:
+        template: The function; it calls the parts by name, as if its module defined them.
+        owner: The ``__name__`` of the module that brings the parts; keeps the twins' cache files apart.
+        parts: Compiled functions (``inline`` or ``called``).
+    """
+    return _twin(template, parts, f"{owner}.{template.__qualname__}")  # type: ignore[no-any-return]
 
 
 def kernel(function: Function) -> Function:

@@ -170,6 +170,11 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
     def raw(self, b: int) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
         """Return the raw state fields of environment b's candidates and of its request (``features``)."""
 
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What every kernel of the problem takes first."""
+        raise NotImplementedError(f"{type(self).__name__} has no kernels that take arguments")
+
     def _check_first_decision(self, decided: NDArray[np.int64], present: str) -> None:
         """Refuse to change how episodes are run (at present as said) once one of them is under way."""
         if self.buffers.active.any() and decided.any():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sched_env.choosing import bind, chooser
 from sched_env.functions import heuristics
-from sched_env.functions.heuristics import NAMES, ORACLE_GREEDY, TYPICAL_REQUESTS
+from sched_env.functions.heuristics import FIRST_FIT, NAMES, ORACLE_GREEDY, TYPICAL_REQUESTS
 from sched_env.functions.kernels import cost_change, judge, outcome, utilization_after
 from sched_env.functions.state import (
     ARRIVAL,
@@ -28,12 +29,8 @@ from sched_env.functions.state import (
     PLACED,
     PRICE,
     ROW,
-    Cluster,
-    Rules,
-    State,
 )
-from sched_env.jit import inline, lean_kernel
-from sched_env.vector import Buffers
+from sched_env.jit import inline
 from wire.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,10 +41,9 @@ node_score = inline(heuristics.node_score)
 
 
 @inline
-def value_of(
-    cluster: Cluster, rules: Rules, state: State, b: int, n: int, rule: int, shapes: NDArray[np.float64]
-) -> float:
-    """Score one node of one environment."""
+def value_of(rule: int, arguments: Any, shapes: NDArray[np.float64], b: int, n: int, _prepared: int) -> float:
+    """Score one node."""
+    cluster, rules, state = arguments
     row = state.cursor[b, ROW]
     if rule == ORACLE_GREEDY:
         r1, contended, r2, warm = outcome(cluster, rules, state, b, n)
@@ -72,49 +68,14 @@ def value_of(
     )  # fmt: skip
 
 
-@lean_kernel
-def choose(
-    rule: int,
-    cluster: Cluster,
-    rules: Rules,
-    state: State,
-    out: Buffers,
-    shapes: NDArray[np.float64],
-    actions: NDArray[np.int64],
-    scores: NDArray[np.float64],
-) -> None:
-    """Write each environment's best node and, when ``scores`` has room, the score of every feasible node."""
-    for b in range(actions.size):
-        actions[b] = 0
-        if not out.active[b]:
-            continue
-        best = -np.inf
-        for n in range(out.mask.shape[1]):
-            if not out.mask[b, n]:
-                continue
-            value = value_of(cluster, rules, state, b, n, rule, shapes)
-            if scores.size > 0:
-                scores[b, n] = value
-            if value > best:
-                best = value
-                actions[b] = n
+choose = chooser(__name__, value_of)
 
 
 def batch(name: str, env: ServerlessVectorEnv, _seed: int) -> BatchRule:
     """Bind a heuristic to a vector environment."""
-    rule, actions, unwanted = NAMES.index(name), np.zeros(env.num_envs, np.int64), np.empty((0, 0))
+    rule = NAMES.index(name)
     if rule == ORACLE_GREEDY and env.user_reward is not None:
         raise ConfigError(
             f"oracle_greedy cannot look ahead with the reward {env.scenario.reward!r}", "latency_cost or slo_cost"
         )
-
-    def choose_all(scores: NDArray[np.float64] | None = None) -> NDArray[np.int64]:
-        if scores is not None:
-            scores[:] = -np.inf
-        choose(
-            rule, env.cluster, env.rules, env.state, env.buffers, TYPICAL_REQUESTS, actions,
-            unwanted if scores is None else scores,
-        )  # fmt: skip
-        return actions
-
-    return choose_all
+    return bind(choose, env, rule, first=rule == FIRST_FIT, table=TYPICAL_REQUESTS)

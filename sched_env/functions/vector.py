@@ -30,6 +30,9 @@ from sched_env.functions.state import (
     RETURN,
     ROW,
     RUNNING_REQUESTS,
+    Cluster,
+    Rules,
+    State,
     cluster_of,
     empty_state,
     most_alive,
@@ -84,6 +87,11 @@ class ServerlessVectorEnv(PlacementVectorEnv):
         self.user_reward: Reward | None = resolve(scenario.reward)
         for block in (self.buffers.candidates, self.buffers.final_candidates):
             block[:, :, 0], block[:, :, 1], block[:, :, 2] = nodes.cpu, nodes.mem, nodes.price_usd_per_hour
+
+    @property
+    def arguments(self) -> tuple[Cluster, Rules, State]:
+        """What every kernel of the problem takes first."""
+        return self.cluster, self.rules, self.state
 
     def _check_placeable(self) -> None:
         """Refuse a trace from whose start points no episode could ever take a decision."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.jit import inline, lean_kernel
+from sched_env.choosing import bind, chooser
+from sched_env.jit import inline
 from sched_env.jobs import heuristics
 from sched_env.jobs.heuristics import CARD_RULES, COMPLETION, DISCIPLINES, SHARE
 from sched_env.jobs.state import (
@@ -21,14 +22,9 @@ from sched_env.jobs.state import (
     NEED_MEM,
     OFFERED,
     SHAPE,
-    Cards,
     Discipline,
-    Queue,
-    Rules,
-    Runtimes,
-    State,
 )
-from sched_env.jobs.tables import Bools, Floats
+from sched_env.jobs.tables import Floats
 from sched_env.jobs.whatif import busy_share, completion_s
 
 if TYPE_CHECKING:
@@ -38,84 +34,52 @@ if TYPE_CHECKING:
 card_score = inline(heuristics.card_score)
 
 
-@lean_kernel
-def choose(
-    rule: int,
-    cards: Cards,
-    queue: Queue,
-    runtimes: Runtimes,
-    rules: Rules,
-    state: State,
-    mask: Bools,
-    active: Bools,
-    shares: Floats,
-    actions: NDArray[np.int64],
-    scores: Floats,
-) -> None:
-    """Write each environment's best action and, when ``scores`` has room, the score of every feasible card."""
-    C = cards.type.size
-    for b in range(actions.size):
-        actions[b] = 0
-        if not active[b]:
-            continue
-        row = state.tally[b, OFFERED]
-        q = queue.links[row, SHAPE]
-        best = -np.inf
-        for c in range(C):
-            if not mask[b, c]:
-                continue
-            node = cards.node[c]
-            predicted = share = 0.0
-            if rule in (COMPLETION, SHARE):
-                predicted = completion_s(cards, queue, runtimes, rules, state, b, c, row)
-            if rule == SHARE:
-                share = shares[b, cards.type[c]]
-            value = card_score(
-                rule,
-                c,
-                C,
-                state.tally[b, LAST_CARD],
-                state.card[b, c, GPU_FREE] - queue.shapes[q, NEED_GPU],
-                state.kind[b, c, JOBS],
-                busy_share(cards, node, state.node[b, node, CORES])
-                + queue.shapes[q, NEED_CPU] * cards.share_per_core[node],
-                1.0 - (state.node[b, node, MEM] - queue.shapes[q, NEED_MEM]) / cards.node_mem[node],
-                predicted,
-                share,
-            )
-            if scores.size > 0:
-                scores[b, c] = value
-            if value > best:
-                best = value
-                actions[b] = c
+@inline
+def value_of(rule: int, arguments: Any, shares: Floats, b: int, c: int, _prepared: int) -> Any:
+    """Score one card."""
+    cards, queue, runtimes, rules, state = arguments
+    row = state.tally[b, OFFERED]
+    q, node = queue.links[row, SHAPE], cards.node[c]
+    predicted = share = 0.0
+    if rule in (COMPLETION, SHARE):
+        predicted = completion_s(cards, queue, runtimes, rules, state, b, c, row)
+    if rule == SHARE:
+        share = shares[b, cards.type[c]]
+    return card_score(
+        rule,
+        c,
+        cards.type.size,
+        state.tally[b, LAST_CARD],
+        state.card[b, c, GPU_FREE] - queue.shapes[q, NEED_GPU],
+        state.kind[b, c, JOBS],
+        busy_share(cards, node, state.node[b, node, CORES]) + queue.shapes[q, NEED_CPU] * cards.share_per_core[node],
+        1.0 - (state.node[b, node, MEM] - queue.shapes[q, NEED_MEM]) / cards.node_mem[node],
+        predicted,
+        share,
+    )
+
+
+choose = chooser(__name__, value_of)
 
 
 def batch(name: str, env: CpnVectorEnv, _seed: int) -> BatchRule:
     """Bind a heuristic to a vector environment, whose queue is from then on run as the heuristic wants it."""
     env.use(discipline_of(name, env))
     rule = CARD_RULES[name]
-    actions, unwanted, buffers = np.zeros(env.num_envs, np.int64), np.empty((0, 0)), env.buffers
+    if rule != SHARE:
+        return bind(choose, env, rule)
+    from sched_env.jobs.gavel import Planner
+
     shares = np.zeros((env.num_envs, len(env.topology.card_types)))
-    planner = None
-    if rule == SHARE:
-        from sched_env.jobs.gavel import Planner
+    planner, by_score = Planner(env), bind(choose, env, rule, table=shares)
 
-        planner = Planner(env)
-
-    def choose_all(scores: NDArray[np.float64] | None = None) -> NDArray[np.int64]:
-        if planner is not None:
-            planner.behind(shares)
-        if scores is not None:
-            scores[:] = -np.inf
-        choose(
-            rule, *env.arguments, buffers.mask, buffers.active, shares, actions,
-            unwanted if scores is None else scores,
-        )  # fmt: skip
-        if planner is not None:
-            planner.placed(actions)
+    def by_share(scores: Floats | None = None) -> NDArray[np.int64]:
+        planner.behind(shares)
+        actions = by_score(scores)
+        planner.placed(actions)
         return actions
 
-    return choose_all
+    return by_share
 
 
 def discipline_of(name: str, env: CpnVectorEnv) -> Discipline:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from sched_env.choosing import bind, chooser
 from sched_env.jit import inline, lean_kernel
 from sched_env.pods import heuristics
 from sched_env.pods.heuristics import DESCHEDULER, NAMES, SINGLE_MOVE
@@ -36,7 +34,6 @@ from sched_env.pods.state import (
 )
 from sched_env.pods.windows import moved_weight, weighted
 from sched_env.tables import Floats
-from sched_env.vector import Buffers
 
 if TYPE_CHECKING:
     from sched_env.pods.vector import DeployVectorEnv
@@ -96,78 +93,59 @@ def penalties(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b:
         out[n] = penalty_at(cluster, rules, state, scratch, b, n, moved)
 
 
-@lean_kernel
-def choose(
-    rule: int,
-    cluster: Cluster,
-    rules: Rules,
-    state: State,
-    scratch: Scratch,
-    out: Buffers,
-    actions: NDArray[np.int64],
-    scores: NDArray[np.float64],
-) -> None:
-    """Write each environment's best node and, when ``scores`` has room, the score of every feasible node."""
-    N = cluster.nodes.shape[0]
-    for b in range(actions.size):
-        actions[b] = 0
-        if not out.active[b]:
-            continue
-        hot = state.cursor[b, HOT]
-        r = cluster.window_rows[state.cursor[b, WINDOW]] + state.cursor[b, ROW]
-        pod, mem = cluster.use[r], cluster.asks[r, MEM_REQUEST]
-        mean_cpu, mean_mem, evicts, moved = 0.0, 0.0, False, 0.0
-        if rule == DESCHEDULER:
-            for n in range(N):
-                mean_cpu += state.nodes[b, n, CPU_MEAN] / cluster.nodes[n, CPU]
-                mean_mem += state.nodes[b, n, MEM_MEAN] / cluster.nodes[n, MEM]
-            mean_cpu, mean_mem = mean_cpu / N, mean_mem / N
-            hot_cpu = state.nodes[b, hot, CPU_MEAN] / cluster.nodes[hot, CPU]
-            hot_mem = state.nodes[b, hot, MEM_MEAN] / cluster.nodes[hot, MEM]
-            evicts = is_high(hot_cpu, hot_mem, mean_cpu, mean_mem)
-        elif rule == SINGLE_MOVE:
-            moved = left_behind(cluster, rules, state, scratch, b)
-        best = -np.inf
+@inline
+def prepare(rule: int, arguments: Any, b: int) -> Any:
+    """Return the pod's row of the trace, the cluster's mean loads, whether the pod is evicted, and a move's costs."""
+    cluster, rules, state, scratch = arguments
+    N, hot = cluster.nodes.shape[0], state.cursor[b, HOT]
+    mean_cpu, mean_mem, evicts, moved = 0.0, 0.0, False, 0.0
+    if rule == DESCHEDULER:
         for n in range(N):
-            if not out.mask[b, n]:
-                continue
-            node, here = state.nodes[b, n], 1.0 if n == hot else 0.0
-            cpu_inverse, mem_inverse = cluster.nodes[n, CPU_INVERSE], cluster.nodes[n, MEM_INVERSE]
-            penalty = 0.0
-            if rule == SINGLE_MOVE:
-                penalty = penalty_at(cluster, rules, state, scratch, b, n, moved)
-            value = float(
-                node_score(
-                    rule,
-                    here,
-                    node[CPU_MEAN] / cluster.nodes[n, CPU],
-                    node[MEM_MEAN] / cluster.nodes[n, MEM],
-                    after(node[CPU_MEAN], pod[CPU_MEAN], 1.0 - here, cpu_inverse),
-                    after(node[MEM_MEAN], pod[MEM_MEAN], 1.0 - here, mem_inverse),
-                    after(node[CPU_MAX], pod[CPU_MAX], 1.0 - here, cpu_inverse),
-                    after(node[MEM_MAX], pod[MEM_MAX], 1.0 - here, mem_inverse),
-                    after(node[MEM_DEPLOYED], mem, 1.0 - here, mem_inverse),
-                    mean_cpu,
-                    mean_mem,
-                    evicts,
-                    penalty,
-                )
-            )
-            if scores.size > 0:
-                scores[b, n] = value
-            if value > best:
-                best = value
-                actions[b] = n
+            mean_cpu += state.nodes[b, n, CPU_MEAN] / cluster.nodes[n, CPU]
+            mean_mem += state.nodes[b, n, MEM_MEAN] / cluster.nodes[n, MEM]
+        mean_cpu, mean_mem = mean_cpu / N, mean_mem / N
+        hot_cpu = state.nodes[b, hot, CPU_MEAN] / cluster.nodes[hot, CPU]
+        hot_mem = state.nodes[b, hot, MEM_MEAN] / cluster.nodes[hot, MEM]
+        evicts = is_high(hot_cpu, hot_mem, mean_cpu, mean_mem)
+    elif rule == SINGLE_MOVE:
+        moved = left_behind(cluster, rules, state, scratch, b)
+    row = cluster.window_rows[state.cursor[b, WINDOW]] + state.cursor[b, ROW]
+    return row, mean_cpu, mean_mem, evicts, moved
+
+
+@inline
+def value_of(rule: int, arguments: Any, _table: Floats, b: int, n: int, prepared: Any) -> float:
+    """Score one node."""
+    cluster, rules, state, scratch = arguments
+    row, mean_cpu, mean_mem, evicts, moved = prepared
+    pod, mem = cluster.use[row], cluster.asks[row, MEM_REQUEST]
+    node, here = state.nodes[b, n], 1.0 if n == state.cursor[b, HOT] else 0.0
+    cpu_inverse, mem_inverse = cluster.nodes[n, CPU_INVERSE], cluster.nodes[n, MEM_INVERSE]
+    penalty = 0.0
+    if rule == SINGLE_MOVE:
+        penalty = penalty_at(cluster, rules, state, scratch, b, n, moved)
+    return float(
+        node_score(
+            rule,
+            here,
+            node[CPU_MEAN] / cluster.nodes[n, CPU],
+            node[MEM_MEAN] / cluster.nodes[n, MEM],
+            after(node[CPU_MEAN], pod[CPU_MEAN], 1.0 - here, cpu_inverse),
+            after(node[MEM_MEAN], pod[MEM_MEAN], 1.0 - here, mem_inverse),
+            after(node[CPU_MAX], pod[CPU_MAX], 1.0 - here, cpu_inverse),
+            after(node[MEM_MAX], pod[MEM_MAX], 1.0 - here, mem_inverse),
+            after(node[MEM_DEPLOYED], mem, 1.0 - here, mem_inverse),
+            mean_cpu,
+            mean_mem,
+            evicts,
+            penalty,
+        )
+    )
+
+
+choose = chooser(__name__, value_of, prepare)
 
 
 def batch(name: str, env: DeployVectorEnv, _seed: int) -> BatchRule:
     """Bind a heuristic to a vector environment."""
-    rule, actions, unwanted = NAMES.index(name), np.zeros(env.num_envs, np.int64), np.empty((0, 0))
-
-    def choose_all(scores: NDArray[np.float64] | None = None) -> NDArray[np.int64]:
-        if scores is not None:
-            scores[:] = -np.inf
-        choose(rule, *env.arguments, env.buffers, actions, unwanted if scores is None else scores)
-        return actions
-
-    return choose_all
+    return bind(choose, env, NAMES.index(name))

@@ -38,6 +38,11 @@ class VmVectorEnv(PlacementVectorEnv):
         self._kernel = entry(kernels.step, *arguments)
         self._grows = scenario.growing_servers > 0
 
+    @property
+    def arguments(self) -> tuple[State, Params, Events]:
+        """What every kernel of the problem takes first."""
+        return self.state, self.params, self.events
+
     def _reset(self, starts: NDArray[np.int64]) -> None:
         last = self.events.next_start.size - 1
         bad = starts[(starts >= last) | (self.events.next_start[np.clip(starts, 0, last)] >= last)]

@@ -14,7 +14,7 @@ from sched_env.vector import PlacementVectorEnv
 from sched_env.workflow import kernels
 from sched_env.workflow.raw_state import raw_fields
 from sched_env.workflow.scenario import Order, WorkflowScenario
-from sched_env.workflow.state import NEXT, empty_state, plan_of, rules_of
+from sched_env.workflow.state import NEXT, Plan, Rules, State, empty_state, plan_of, rules_of
 from sched_env.workflow.tables import Dag
 from sched_env.workflow.trace import load
 from wire.errors import ConfigError
@@ -58,6 +58,11 @@ class WorkflowVectorEnv(PlacementVectorEnv):
             fixed = (nodes.cpu, nodes.mem, nodes.price_usd_per_hour, nodes.speed, nodes.net)
             for column, values in enumerate(fixed):
                 block[:, :, column] = values
+
+    @property
+    def arguments(self) -> tuple[Plan, Rules, State]:
+        """What every kernel of the problem takes first."""
+        return self.plan, self.rules, self.state
 
     def use(self, order: Order) -> None:
         """Offer tasks in another order than the scenario's, as a heuristic that is a whole scheduler does.

@@ -76,6 +76,19 @@ def test_a_changed_helper_or_constant_in_another_file_gives_another_stamp(tmp_pa
     assert (first[1], second[1], third[1]) == (6.0, 7.0, 13.0)
 
 
+@pytest.mark.skipif(not jit.COMPILED, reason="numba is not installed")
+def test_loops_filled_in_by_two_problems_have_caches_and_stamps_of_their_own():
+    from sched_env.pods.batch import choose as pods_choose
+    from sched_env.vm.batch import choose as vm_choose
+
+    files = [kernel._cache._cache_file for kernel in (vm_choose, pods_choose)]
+    assert files[0]._index_path != files[1]._index_path
+    named = [repr(file._source_stamp) for file in files]
+    assert "half_score" in named[0]  # a part of a part: a change there makes the cache stale
+    assert "node_score" in named[1]
+    assert "half_score" not in named[1]
+
+
 def test_helpers_of_plain_functions_are_compiled_with_them():
     from sched_env.vm import heuristics as vm
 
