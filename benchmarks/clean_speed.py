@@ -18,13 +18,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import ArrayLike, NDArray
 
 from pipeline.contracts.raw import SAMPLES
 
@@ -33,6 +35,8 @@ SCRAPE_S = 15
 SLOW_S = 300
 FIRST = date(2026, 3, 2)
 GIB = 2**30
+
+Rows = NDArray[np.int64]
 
 
 def make_day(raw: Path, day: date, seed: int) -> int:
@@ -44,20 +48,23 @@ def make_day(raw: Path, day: date, seed: int) -> int:
     functions = [f"fn-{index:02d}" for index in range(FUNCTIONS)]
     parts = []
 
-    def add(metric: str, step: int, things: int, values, *, node=None, pod=None, function=None, detail=None) -> None:
+    def add(metric: str, step: int, things: int, values: Callable[[Rows], ArrayLike], **named: Rows) -> None:
         times = np.arange(0, 86_400, step)
         shape = (len(times), things)
         parts.append(
             {
                 "time": np.broadcast_to(((start + times) * 1_000_000)[:, None], shape).ravel(),
                 "metric": np.full(times.size * things, metric, dtype=object),
-                "node": _names(nodes, node, shape),
-                "pod": _names(pods, pod, shape),
-                "function": _names(functions, function, shape),
-                "detail": _names(["m5.4xlarge"], detail, shape),
-                "value": np.broadcast_to(values(times), shape).ravel().astype(np.float64),
+                "node": _names(nodes, named.get("node"), shape),
+                "pod": _names(pods, named.get("pod"), shape),
+                "function": _names(functions, named.get("function"), shape),
+                "detail": _names(["m5.4xlarge"], named.get("detail"), shape),
+                "value": np.broadcast_to(np.asarray(values(times)), shape).ravel().astype(np.float64),
             }
         )
+
+    def always(value: float) -> Callable[[Rows], ArrayLike]:
+        return lambda _: value
 
     everyone, host = np.arange(PODS), np.arange(PODS) // 10
     owner = np.arange(PODS) % FUNCTIONS
@@ -80,7 +87,7 @@ def make_day(raw: Path, day: date, seed: int) -> int:
         "node_cpu_capacity_cores": 16.0,
         "node_mem_capacity_bytes": 64.0 * GIB,
     }.items():
-        add(metric, SLOW_S, NODES, lambda _, value=value: value, node=rows)
+        add(metric, SLOW_S, NODES, always(value), node=rows)
     add("node_info", SLOW_S, NODES, lambda _: 1.0, node=rows, detail=np.zeros(NODES, int))
     each = np.arange(FUNCTIONS)
     add("function_requests", SLOW_S, FUNCTIONS, lambda t: t[:, None] * (1.0 + each) / 20, function=each)
@@ -106,10 +113,10 @@ def make_day(raw: Path, day: date, seed: int) -> int:
     folder = raw / "samples" / f"date={day.isoformat()}" / "cluster=bench"
     folder.mkdir(parents=True)
     pq.write_table(table, folder / "part-0.parquet", compression="zstd", compression_level=1, store_schema=False)
-    return table.num_rows
+    return int(table.num_rows)
 
 
-def _names(names: list[str], index, shape: tuple[int, int]) -> np.ndarray:
+def _names(names: list[str], index: Rows | None, shape: tuple[int, int]) -> NDArray[np.object_]:
     if index is None:
         return np.full(shape[0] * shape[1], None, dtype=object)
     return np.tile(np.array(names, dtype=object)[index], shape[0])
@@ -256,7 +263,7 @@ def compare(clean: Path, pandas: Path) -> int:
             raise SystemExit(f"{table}: clean has {len(one)} rows, pandas {len(other)}")
         for ours_, theirs in columns.items():
             values = [frame[name].to_numpy(float) for frame, name in ((one, ours_), (other, theirs))]
-            np.testing.assert_allclose(*values, rtol=1e-9, atol=1e-12, err_msg=f"{table}.{ours_}")
+            np.testing.assert_allclose(values[0], values[1], rtol=1e-9, atol=1e-12, err_msg=f"{table}.{ours_}")
         rows += len(one)
     return rows
 
@@ -317,7 +324,7 @@ def _ratio(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
     return {"wall": round(one["wall_s"] / other["wall_s"], 2), "cpu": round(one["cpu_s"] / other["cpu_s"], 2)}
 
 
-def targets(report: dict) -> list[tuple[str, object, str, bool]]:
+def targets(report: dict[str, Any]) -> list[tuple[str, object, str, bool]]:
     hand, pandas = report["times_hand_written"], report["times_faster_than_pandas"]
     linear, peak = report["times_linear"], report["peak_mb"]
     return [
@@ -329,7 +336,7 @@ def targets(report: dict) -> list[tuple[str, object, str, bool]]:
     ]
 
 
-def page(report: dict) -> str:
+def page(report: dict[str, Any]) -> str:
     rows = {"one hand-written DuckDB query, one table": report["hand_written"], "pandas, all tables": report["pandas"]}
     rows |= {f"`clean`, all tables, {count} day(s)": found for count, found in report["clean"].items()}
     lines = [

@@ -26,7 +26,7 @@ from sched_env.metrics import summarise
 from sched_env.rollout import run_episodes
 from sched_env.vector import make_vec
 from sched_env.vm import bounds as vm_bounds
-from wire.errors import run_cli
+from wire.errors import ConfigError, run_cli
 
 SEED = 1234
 """The baseline's seed of random decisions."""
@@ -107,13 +107,15 @@ def run(case: Case, path: Path) -> dict[str, Any]:
     trace = case.read(path) if case.read else path
     began = time.process_time()
     env = make_vec(case.scenario, 1, trace=trace, **case.keys)
+    if env.problem.bound is None:
+        raise ConfigError(f"{env.problem.name} has no bound", "a problem with one: the table is about the way to it")
     limits = env.problem.bound.of_starts(env, case.starts)
     metric = env.problem.bound.metric(env.scenario)
     sign = env.problem.better(metric)
     result: dict[str, Any] = {
         "metric": metric,
         "sign": sign,
-        "bound": None if None in limits else float(np.mean(limits)),
+        "bound": _mean(limits),
         "bound_cpu_s": round(time.process_time() - began, 1),
         "rows": [],
     }
@@ -133,17 +135,23 @@ def run(case: Case, path: Path) -> dict[str, Any]:
         sheet["bound"], sheet["gap"] = result["bound"], gap(result, sheet)
         result["rows"].append(sheet)
         print(case.title, name, {column: sheet[column] for column in case.columns}, flush=True)
-    if env.problem == "vm" and any(set(row["ended"]) == {"end_of_trace"} for row in result["rows"]):
+    if env.problem.name == "vm" and any(set(row["ended"]) == {"end_of_trace"} for row in result["rows"]):
         log = vm_bounds.log_of(env)
         result["cost_bound"] = float(np.mean([vm_bounds.least_cost(log, start) for start in case.starts]))
     return result
+
+
+def _mean(limits: list[float | None]) -> float | None:
+    """Return the mean bound; None when one of them is not known."""
+    known = [limit for limit in limits if limit is not None]
+    return float(np.mean(known)) if len(known) == len(limits) else None
 
 
 def gap(result: dict[str, Any], sheet: dict[str, Any]) -> float | None:
     """Return how far a mean is from the bound, as a share of the bound."""
     if not result["bound"]:
         return None
-    return result["sign"] * (result["bound"] - sheet[result["metric"]]) / abs(result["bound"])
+    return float(result["sign"] * (result["bound"] - sheet[result["metric"]]) / abs(result["bound"]))
 
 
 def table(case: Case, result: dict[str, Any]) -> list[str]:

@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -48,12 +49,13 @@ def body(count: int, rng: np.random.Generator) -> bytes:
 FIELDS = problems.get("functions").state_fields
 
 
-def call(client: http.client.HTTPConnection, payload: bytes) -> dict:
+def call(client: http.client.HTTPConnection, payload: bytes) -> dict[str, Any]:
     client.request("POST", "/v1/place", payload, {"Content-Type": "application/json"})
     answer = client.getresponse()
     content = answer.read()
     assert answer.status == 200, content
-    return json.loads(content)
+    decoded: dict[str, Any] = json.loads(content)
+    return decoded
 
 
 def measure(port: int, payload: bytes, seconds: float, service: psutil.Process) -> dict[str, float]:
