@@ -11,12 +11,14 @@ EXTRAS ?= all
 # Test processes; a file stays in one of them.
 JOBS ?= auto
 PYTEST_ARGS ?=
+# Left out of `make quick`: what takes long, and what needs more than Python.
+QUICK := not soak and not slow and not airflow and not spark and not kube and not browser and not prometheus and not s3 and not shared
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(EXTRAS)
 
-.PHONY: help setup run test lint format contracts soak benchmarks clean
+.PHONY: help setup run quick test lint docs coverage format contracts soak benchmarks clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -34,8 +36,23 @@ $(STAMP): pyproject.toml constraints.txt
 run: setup ## the nightly loop on this machine: service, Airflow, one run on the sample (APPROVE=yes: unattended)
 	@$(BIN)/python -m pipeline.local $(if $(filter yes,$(APPROVE)),--approve)
 
+# A file's tests stay in one process, and files are dealt in the order of tests/conftest.py.
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+quick: setup ## style and unit tests: under three minutes, for while you work
+	$(BIN)/ruff check .
+	$(PYTEST) -q -m "$(QUICK)" --ignore tests/dags $(PYTEST_ARGS)
+
 test: setup lint ## all tests that CI runs
-	$(BIN)/python -m pytest -m "not soak" -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(PYTEST) -m "not soak" $(PYTEST_ARGS)
+
+docs: setup ## links, commands and examples of the documentation
+	$(BIN)/python -m pytest -q tests/docs $(PYTEST_ARGS)
+
+coverage: setup ## all tests that CI runs, traced; the number goes to docs/results/coverage.md
+	rm -f .coverage .coverage.*
+	$(PYTEST) -m "not soak" --cov --cov-report= $(PYTEST_ARGS)
+	$(BIN)/python scripts/coverage_page.py
 
 lint: setup ## style, types and import rules
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -77,14 +78,10 @@ def test_no_command_line_is_left_out():
 
 def test_nothing_imports_the_door():
     # Otherwise a word changed in the table would be a change of every stage's code.
+    importing = re.compile(r"^\s*(from wire\.cli import|import wire\.cli|from wire import .*\bcli\b)", re.MULTILINE)
     for package in ("wire", "sched_env", "pipeline", "placement", "dags"):
         for path in (ROOT / package).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.ImportFrom):
-                    assert node.module != "wire.cli"
-                    assert node.module != "wire" or "cli" not in {alias.name for alias in node.names}, path
-                if isinstance(node, ast.Import):
-                    assert "wire.cli" not in {alias.name for alias in node.names}, path
+            assert importing.search(path.read_text()) is None, path
 
 
 def leave(*argv: str) -> int:
