@@ -20,11 +20,12 @@ from airflow.sdk import CronTriggerTimetable, Param, TaskGroup, dag, get_current
 from dags.approval_task import ANSWER_KEY, RecordedApproval
 from dags.stages import call, mapped_stage, problem_stage, record, stage, workspace
 from pipeline import approval
+from pipeline import workspace as workspace_of_run
 
 SERVICE_URL = os.environ.get("LOADMASTER_SERVICE_URL", "http://127.0.0.1:8100")
-PROBLEMS = os.environ.get("LOADMASTER_PROBLEMS", "functions").split(",")
-"""Problems whose policies can be promoted; each has its own approval. Static, because Airflow 3.3 does not skip
-downstream of an approval or a short circuit inside mapped task groups (docs/decisions/0003)."""
+PROBLEMS = workspace_of_run.problems(workspace_of_run.repository())
+"""Those of ``params.yaml``, each with its own approval. Static, because Airflow 3.3 does not skip downstream of an
+approval or a short circuit inside mapped task groups (docs/decisions/0003)."""
 APPROVAL_HOURS = float(os.environ.get("LOADMASTER_APPROVAL_HOURS", "12"))
 
 

@@ -17,23 +17,20 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-from scipy.special import ndtr
 
-from pipeline import champions, settings, windows
+from pipeline import champions, datasets, paths, settings, windows
 from pipeline.contracts.evaluation import BACKTEST_FILE, Backtest, Promise
 from pipeline.contracts.windows import WINDOW_SECONDS
 from pipeline.errors import DataError
 from pipeline.files import write_atomic
-from pipeline.prices import DEFAULT_USD_PER_HOUR
-from pipeline.statistics.estimators import Floats
 from sched_env import problems
-from sched_env.functions.tables import SLO_FACTOR
-from wire import policy
+from sched_env.rollout import run_episodes
 from wire.contracts.feature_spec import ProblemName
 from wire.errors import run_cli
+from wire.policy import load as load_policy
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 METRICS = ("sla_violation_rate", "cost_usd")
 """What the simulator promises and the cluster can be asked for."""
@@ -52,8 +49,6 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     figures are another scheduler's, and the comparison would say nothing about the simulator."""
     hours: float = 24.0
     """Length of the stretch replayed, back from the newest window: one daily cycle."""
-    cooldown_s: float = 300.0
-    """A node is billed this long after its last instance has left; as in the functions scenarios."""
 
 
 def compare(
@@ -97,12 +92,14 @@ def back_test(
 
     if not config.enabled:
         return skip("switched off for this source, whose cluster the service does not place")
-    if problem != "functions":
+    dataset = datasets.get(problem)
+    if dataset.measured is None:
         return skip(f"the windows do not measure the figures of {problem}")
     if start >= end:
         return skip("the champion has not been live in these windows")
-    predicted = (rollout or _champion_rollout(champion, folder))(start, end)
-    return compare(live.digest, start, end, predicted, measure(folder, start, end, config.cooldown_s))
+    predicted = (rollout or _champion_rollout(problem, champion, folder))(start, end)
+    scenario = settings.load(f"workload.{problem}", datasets.WorkloadConfig).load()
+    return compare(live.digest, start, end, predicted, dataset.measured(folder, start, end, scenario))
 
 
 def _next_window(moment: datetime) -> datetime:
@@ -110,106 +107,31 @@ def _next_window(moment: datetime) -> datetime:
     return datetime.fromtimestamp(math.ceil(moment.timestamp() / WINDOW_SECONDS) * WINDOW_SECONDS, UTC)
 
 
-def _champion_rollout(champion: Path, folder: Path) -> Rollout:
+def _champion_rollout(problem: ProblemName, champion: Path, folder: Path) -> Rollout:
     """The champion's graph over the whole stretch as one episode, in the scenario it is trained and evaluated in."""
-    from pipeline.datasets import WorkloadConfig
-    from sched_env.rollout import run_episodes
-
-    config = settings.load("workload.functions", WorkloadConfig)
-    champion_policy = policy.load(champion / champions.BUNDLE_FOLDER, problems.spec)
+    scenario = settings.load(f"workload.{problem}", datasets.WorkloadConfig).load()
+    policy = load_policy(champion / champions.BUNDLE_FOLDER, problems.spec)
 
     def rollout(start: datetime, end: datetime) -> Mapping[str, float]:
-        trace = windows.function_trace(folder, start, end)
-        overrides = config.overrides | {"horizon": len(trace[0])}
+        trace = datasets.get(problem).load(folder, start, end)
         starts = np.zeros(1, dtype=np.int64)
-        (episode,) = run_episodes(config.scenario, champion_policy, starts, trace=trace, **overrides)
+        (episode,) = run_episodes(scenario, policy, starts, trace=trace, horizon=len(trace[0]))
         return {metric: episode[metric] for metric in METRICS}
 
     return rollout
-
-
-def measure(folder: Path, start: datetime, end: datetime, cooldown_s: float) -> dict[str, float]:
-    """What the cluster did in ``[start, end)``: SLA violations and cost of ``functions``, from the window tables.
-
-    A figure is left out when the windows do not hold what it needs.
-    """
-    functions = windows.read(folder, "functions", start, end).to_pandas()
-    measured = {"cost_usd": _cost_usd(folder, start, end, cooldown_s)}
-    known = functions.dropna(subset=["response_mean_s", "response_p95_s", "standard_response_s"])
-    known = known[(known["requests"] > 0) & (known["standard_response_s"] > 0.0) & (known["response_mean_s"] > 0.0)]
-    if len(known):
-        late = share_above(
-            known["response_mean_s"].to_numpy(np.float64),
-            known["response_p95_s"].to_numpy(np.float64),
-            SLO_FACTOR * known["standard_response_s"].to_numpy(np.float64),
-        )
-        measured["sla_violation_rate"] = float(np.average(late, weights=known["requests"].to_numpy(np.float64)))
-    return measured
-
-
-def share_above(mean: Floats, p95: Floats, limit: Floats) -> Floats:
-    """Estimate the share of response times above a limit from their mean and 95th percentile.
-
-    Windows keep these two, not the times themselves; a log-normal distribution is fitted to them. From
-    ``ln(p95 / mean) = 1.645 s - s^2 / 2`` the smaller root for ``s`` is taken; a p95 too far above the mean for any
-    log-normal gives the widest one.
-    """
-    distance = np.log(np.maximum(p95, 1e-12) / mean)
-    root = np.sqrt(np.maximum(_P95_DEVIATIONS**2 - 2.0 * np.maximum(distance, 0.0), 0.0))
-    spread = np.maximum(_P95_DEVIATIONS - root, 1e-9)
-    centre = np.log(mean) - spread**2 / 2.0
-    return np.asarray(1.0 - ndtr((np.log(limit) - centre) / spread))
-
-
-def _cost_usd(folder: Path, start: datetime, end: datetime, cooldown_s: float) -> float:
-    """Hours in which each node held a pod, cool-down included, times its price."""
-    pods = windows.read(folder, "pods", start, end, ["cluster", "pod", "node"]).to_pandas()
-    if pods["node"].isna().all():
-        raise DataError(
-            f"{folder} has no pod on a node between {start} and {end}",
-            "pods with their nodes",
-            "check that the source says where pods run, or set backtest.enabled: false",
-        )
-    key = ["cluster", "pod"]
-    lives = pods.dropna(subset=["node"]).groupby([*key, "node"], as_index=False)["window_start"].agg(["min", "max"])
-    events = windows.read(folder, "events", start, end, ["cluster", "entity", "time", "kind", "action"]).to_pandas()
-    events = events[events["kind"] == "pod"].rename(columns={"entity": "pod"})
-    for action in ("create", "delete"):
-        times = events[events["action"] == action].groupby(key)["time"].agg("min" if action == "create" else "max")
-        lives = lives.join(times.rename(action), on=key)
-    # Windows say when a pod was on a node to five minutes; the event, where there is one, to the moment.
-    window = timedelta(seconds=WINDOW_SECONDS)
-    lives["begin"] = lives["create"].where(lives["create"] >= lives["min"], lives["min"])
-    lives["finish"] = lives["delete"].where(lives["delete"] <= lives["max"] + window, lives["max"] + window)
-    lives["finish"] = (lives["finish"] + timedelta(seconds=cooldown_s)).clip(upper=end)
-    nodes = windows.read(folder, "nodes", start, end, ["cluster", "node", "price_usd_per_hour"]).to_pandas()
-    prices = nodes.groupby(["cluster", "node"])["price_usd_per_hour"].last().fillna(DEFAULT_USD_PER_HOUR)
-    total = 0.0
-    for name, group in lives.groupby(["cluster", "node"]):
-        total += _covered_hours(group) * float(prices.get(name, DEFAULT_USD_PER_HOUR))
-    return total
-
-
-def _covered_hours(lives: pd.DataFrame) -> float:
-    """Length of the union of intervals: overlapping pods do not bill a node twice."""
-    ordered = lives.sort_values("begin")
-    begin = ordered["begin"].to_numpy("datetime64[us]").astype(np.int64)
-    reached = np.maximum.accumulate(ordered["finish"].to_numpy("datetime64[us]").astype(np.int64))
-    before = np.concatenate((begin[:1], reached[:-1]))
-    return float(np.sum(np.maximum(reached - np.maximum(begin, before), 0))) / 3.6e9
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.backtest", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--problem", choices=problems.names(), required=True)
-    parser.add_argument("--params", type=Path, default=settings.PARAMS_FILE)
-    parser.add_argument("--windows", type=Path, default=Path("data/windows"))
-    parser.add_argument("--champions", type=Path, default=Path("champions"), help="folder of the live bundles")
+    parser.add_argument("--params", type=Path, default=paths.PARAMS)
+    parser.add_argument("--windows", type=Path, default=paths.WINDOWS)
+    parser.add_argument("--champions", type=Path, default=paths.CHAMPIONS, help="folder of the live bundles")
     parser.add_argument("--out", type=Path, help="default: data/evaluation/<problem>/backtest.json")
     chosen = parser.parse_args(arguments)
     problem: ProblemName = chosen.problem
-    out: Path = chosen.out or Path("data/evaluation") / problem / BACKTEST_FILE
+    out: Path = chosen.out or paths.EVALUATION / problem / BACKTEST_FILE
     config = settings.load("backtest", Config, chosen.params)
     found = back_test(problem, chosen.champions / problem, chosen.windows, config)
     if found is None:

@@ -11,7 +11,6 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from pipeline import champions
+from pipeline import champions, paths
 from pipeline.backtest import Config as BacktestConfig
 from pipeline.backtest import back_test
 from pipeline.contracts.evaluation import (
@@ -32,22 +31,23 @@ from pipeline.contracts.evaluation import (
     Integrity,
     Terms,
 )
-from pipeline.datasets import WINDOWS, Workload, workload
-from pipeline.export import BUNDLES, SIZES, Parity, draw
+from pipeline.datasets import Workload, workload
+from pipeline.datasets.dataset import Rows
+from pipeline.export import SIZES, Parity, draw
 from pipeline.files import replaced_folder, write_atomic
 from pipeline.settings import load
-from pipeline.train import METRICS
-from pipeline.workspace import CHAMPIONS
-from sched_env import problems, scenarios
+from sched_env import problems
 from sched_env.rollout import run_episodes
+from sched_env.vector import make_vec
 from wire import bundle
 from wire.contracts.feature_spec import ProblemName
 from wire.errors import BundleError, run_cli
 from wire.policy import GraphPolicy
 from wire.policy import load as load_policy
 
-EVALUATION = Path("data/evaluation")
 LATENCY_CANDIDATES, LATENCY_CALLS = 100, 2000
+UNKEPT = ("start", "ended", "decision_us")
+"""Of an episode: told by other columns, not a number, or different every time."""
 
 Policy = str | Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
@@ -59,44 +59,58 @@ class EvaluateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Start points in each scenario, spread over the test windows; the gate wants at least 200."""
     block_seconds: float
     """Start points within one such stretch of time are not independent: the gate resamples whole blocks."""
-    loads: dict[str, float]
+    loads: dict[str, float] = msgspec.field(default_factory=lambda: {"recorded": 1.0})
     """Scenario -> density of arrivals; 1 is as recorded."""
-    heuristics: list[str]
-    """What the policy must beat; the best of them, whichever that turns out to be."""
+    heuristics: list[str] = msgspec.field(default_factory=list)
+    """What the policy must beat; the best of them, whichever that turns out to be. Empty: all of the problem's."""
+    bound: bool = True
+    """Whether to work out what no policy could beat on each trace."""
 
 
 def episodes(data: Workload, policies: dict[str, tuple[str, Policy]], config: EvaluateConfig) -> pa.Table:
-    """Run every policy on every start point of every scenario."""
+    """Run every policy on every start point of every scenario; every metric of the problem is kept."""
     rows: list[dict[str, Any]] = []
-    runs = [(scenario, load, name) for scenario, load in config.loads.items() for name in policies]
-    for scenario, load_factor, name in tqdm(runs, unit="run", desc="evaluate", disable=None):
-        kind, policy = policies[name]
-        at = data.scaled(load_factor)
-        starts = at.starts(config.traces)
-        results = run_episodes(at.scenario, policy, starts, trace=at.trace, **at.overrides)
-        for start, result in zip(starts.tolist(), results, strict=True):
+    with tqdm(total=len(config.loads) * len(policies), unit="run", desc="evaluate", disable=None) as progress:
+        for scenario, load_factor in config.loads.items():
+            at = data.scaled(load_factor)
+            starts = at.starts(config.traces)
             # Blocks are counted in recorded time: the same start row is the same block at every load.
-            block = int(data.trace[0].arrival_s[start] // config.block_seconds)
-            rows.append(
-                {
-                    **{column: result.get(column) for column in EPISODES.names},
-                    "policy": name,
-                    "kind": kind,
-                    "scenario": scenario,
-                    "trace": str(start),
-                    "block": block,
-                    "oom": int(result.get("oom", 0)),
-                }
-            )
-    return pa.Table.from_pylist(rows, schema=EPISODES)
+            blocks, limits = data.blocks(starts, config.block_seconds), _bounds(at, starts) if config.bound else []
+            for name, (kind, policy) in policies.items():
+                results = run_episodes(at.scenario, policy, starts, trace=at.trace)
+                for number, result in enumerate(results):
+                    rows.append(
+                        {
+                            **{column: value for column, value in result.items() if column not in UNKEPT},
+                            "policy": name,
+                            "kind": kind,
+                            "scenario": scenario,
+                            "trace": str(starts[number]),
+                            "block": int(blocks[number]),
+                            "oom": int(result.get("oom", 0)),
+                            "bound": limits[number] if limits else None,
+                        }
+                    )
+                progress.update()
+    own = sorted({column for row in rows for column in row} - {*EPISODES.names})
+    return pa.Table.from_pylist(rows, schema=pa.schema([*EPISODES, *(pa.field(name, pa.float64()) for name in own)]))
 
 
-def terms(problem: ProblemName, scenario: str) -> Terms:
-    """Say what a scenario of a problem is judged by."""
-    value, loaded = problems.get(problem), scenarios.load(scenario)
+def _bounds(data: Workload, starts: Rows) -> list[float | None]:
+    """Return what no policy can beat from each start; nothing at all where it is not known for all of them."""
+    bound = problems.get(data.problem).bound
+    if bound is None:
+        return []
+    limits = bound.of_starts(make_vec(data.scenario, 1, trace=data.trace), starts.tolist())
+    return [] if None in limits else limits
+
+
+def terms(data: Workload) -> Terms:
+    """Say what a workload is judged by."""
+    value, loaded = problems.get(data.problem), data.scenario
     primary = value.primary(loaded)
     return Terms(
-        problem=problem,
+        problem=data.problem,
         scenario=loaded.name,
         primary_metric=primary,
         higher_is_better=value.better(primary) > 0,
@@ -124,7 +138,7 @@ def decision_p99_us(policy: GraphPolicy) -> float:
 
 def integrity(problem: ProblemName, policy: GraphPolicy, champion: GraphPolicy | None) -> Integrity:
     """Collect stage 0 of the gate: what export measured, and what the shipped file does here."""
-    exported = json.loads((METRICS / f"export-{problem}.json").read_text())
+    exported = json.loads((paths.metrics_of("export", problem)).read_text())
     parity = msgspec.convert({key: exported[key] for key in Parity.__struct_fields__}, Parity)
     errors: list[str] = []
     golden_error: float | None = None
@@ -146,9 +160,9 @@ def integrity(problem: ProblemName, policy: GraphPolicy, champion: GraphPolicy |
     )
 
 
-def summary(table: pa.Table) -> dict[str, dict[str, float]]:
-    """Mean return, SLA violation rate and cost of each policy, over all scenarios."""
-    columns = ("return", "sla_violation_rate", "cost_usd", "response_ratio")
+def summary(table: pa.Table, primary: str) -> dict[str, dict[str, float]]:
+    """Mean of the primary metric, return, SLA violation rate and cost of each policy, over all scenarios."""
+    columns = tuple(dict.fromkeys((primary, "return", "sla_violation_rate", "cost_usd")))
     means = table.group_by("policy").aggregate([(column, "mean") for column in columns]).to_pylist()
     return {row["policy"]: {column: row[f"{column}_mean"] for column in columns} for row in means}
 
@@ -159,26 +173,30 @@ def main() -> int:
     parser.add_argument("--problem", choices=problems.names(), required=True)
     problem: ProblemName = parser.parse_args().problem
     config = load(f"evaluate.{problem}", EvaluateConfig)
-    challenger = load_policy(BUNDLES / problem, problems.spec)
-    live = CHAMPIONS / problem
+    challenger = load_policy(paths.BUNDLES / problem, problems.spec)
+    live = paths.CHAMPIONS / problem
     standing = champions.bundle_of(live)
     champion = load_policy(standing, problems.spec) if standing else None
     policies: dict[str, tuple[str, Policy]] = {"challenger": ("challenger", challenger)}
     if champion is not None:
         policies["champion"] = ("champion", champion)
-    policies |= {name: ("heuristic", problems.get(problem).rule(name)) for name in config.heuristics}
+    value = problems.get(problem)
+    policies |= {name: ("heuristic", value.rule(name)) for name in config.heuristics or value.heuristics}
     data = workload(problem, "test")
+    judged = terms(data)
     table = episodes(data, policies, config)
-    with replaced_folder(EVALUATION / problem) as folder:
+    with replaced_folder(paths.EVALUATION / problem) as folder:
         pq.write_table(table, folder / EPISODES_FILE)
-        (folder / TERMS_FILE).write_bytes(msgspec.json.encode(terms(problem, data.scenario)))
+        (folder / TERMS_FILE).write_bytes(msgspec.json.encode(judged))
         (folder / INTEGRITY_FILE).write_bytes(msgspec.json.encode(integrity(problem, challenger, champion)))
-        backtest = back_test(problem, live, WINDOWS, load("backtest", BacktestConfig))
+        backtest = back_test(problem, live, paths.WINDOWS, load("backtest", BacktestConfig))
         if backtest is not None:
             (folder / BACKTEST_FILE).write_bytes(msgspec.json.encode(backtest))
-    means = summary(table)
-    write_atomic(METRICS / f"evaluate-{problem}.json", json.dumps(means, indent=2, sort_keys=True).encode() + b"\n")
-    for name, row in sorted(means.items(), key=lambda item: -item[1]["return"]):
+    means = summary(table, judged.primary_metric)
+    write_atomic(paths.metrics_of("evaluate", problem), json.dumps(means, indent=2, sort_keys=True).encode() + b"\n")
+    for name, row in sorted(
+        means.items(), key=lambda item: -value.better(judged.primary_metric) * item[1][judged.primary_metric]
+    ):
         sys.stdout.write(f"{name:<22}" + "".join(f"  {key} {value:9.4f}" for key, value in row.items()) + "\n")
     return 0
 

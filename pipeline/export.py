@@ -14,7 +14,6 @@ import io
 import json
 import logging
 import warnings
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,12 +21,12 @@ import numpy as np
 import torch
 import yaml
 
+from pipeline import paths
 from pipeline.datasets import workload
 from pipeline.errors import DataError
 from pipeline.files import replaced_folder, write_atomic
 from pipeline.policies.scorer import Scorer, TorchPolicy
-from pipeline.settings import PARAMS_FILE
-from pipeline.train import METRICS, POLICIES, read
+from pipeline.train import read
 from sched_env import problems
 from wire import bundle, graph
 from wire.contracts.bundle import (
@@ -45,7 +44,6 @@ from wire.contracts.bundle import (
 from wire.contracts.feature_spec import FeatureSpec, ProblemName
 from wire.errors import run_cli
 
-BUNDLES = Path("data/bundles")
 SIZES = (1, 2, 3, 5, 20, 100, 1000)
 """Candidate counts that are compared; exporters like to freeze the small ones."""
 GOLDEN_SIZES = (1, 2, 3, 20, 100)
@@ -148,10 +146,10 @@ def golden(session: Any, spec: FeatureSpec) -> bytes:
 
 def export(problem: ProblemName) -> Manifest:
     """Write ``data/bundles/<problem>`` from the best of ``data/policies/<problem>/*``."""
-    trainings = sorted(path for path in (POLICIES / problem).iterdir() if path.is_dir() and path.name[0] != ".")
+    trainings = sorted(path for path in (paths.POLICIES / problem).iterdir() if path.is_dir() and path.name[0] != ".")
     if not trainings:
-        raise DataError(f"{POLICIES / problem} holds no training", "at least one", "run the train stages first")
-    best = max(trainings, key=lambda folder: read(folder)[0].validation["return"])
+        raise DataError(f"{paths.POLICIES / problem} holds no training", "at least one", "run the train stages first")
+    best = max(trainings, key=lambda folder: read(folder)[0].objective)
     description, weights = read(best)
     spec = problems.spec(problem)
     scorer = Scorer(spec, description.hidden)
@@ -175,20 +173,20 @@ def export(problem: ProblemName) -> Manifest:
         metrics={f"validation_{name}": value for name, value in description.validation.items()},
         lineage=Lineage(git_commit="", dvc_lock_sha256="", run_id="", windows_start=train.start, windows_end=test.end),
     )
-    with replaced_folder(BUNDLES / problem) as folder:
+    with replaced_folder(paths.BUNDLES / problem) as folder:
         for name, data in files.items():
             (folder / name).write_bytes(data)
         (folder / MANIFEST_FILE).write_bytes(
             msgspec.json.format(msgspec.json.encode(manifest, order="sorted"), indent=2)
         )
-    bundle.check(bundle.read(BUNDLES / problem), problems.spec)
+    bundle.check(bundle.read(paths.BUNDLES / problem), problems.spec)
     measured = {"digest": manifest.digest, "seed": description.seed, **msgspec.structs.asdict(parity)}
-    write_atomic(METRICS / f"export-{problem}.json", json.dumps(measured, indent=2).encode() + b"\n")
+    write_atomic(paths.metrics_of("export", problem), json.dumps(measured, indent=2).encode() + b"\n")
     return manifest
 
 
 def _params(problem: str) -> dict[str, object]:
-    document = yaml.safe_load(PARAMS_FILE.read_text())
+    document = yaml.safe_load(paths.PARAMS.read_text())
     return {"workload": document["workload"][problem], "train": document["train"][problem]}
 
 

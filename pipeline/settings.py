@@ -9,11 +9,12 @@ from typing import TypeVar
 import msgspec
 import yaml
 
+from pipeline import paths
 from wire.errors import ConfigError, legal
 
 T = TypeVar("T")
 
-PARAMS_FILE = Path("params.yaml")
+PARAMS_FILE = paths.PARAMS
 
 VAR_ENV = "LOADMASTER_VAR"
 """Environment variable that moves ``var/``: state that outlives a run (keys, registry, cache, scratch)."""

@@ -12,15 +12,15 @@ import hashlib
 import io
 import json
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import numpy as np
 import torch
 from tqdm import tqdm
 
-from pipeline.datasets import Workload, workload
+from pipeline import paths
+from pipeline.datasets import Workload, code_of, workload
 from pipeline.files import replaced_folder, write_atomic
 from pipeline.policies.ppo import PpoConfig, Trained, train
 from pipeline.policies.scorer import Scorer, TorchPolicy
@@ -28,13 +28,13 @@ from pipeline.settings import load, var
 from sched_env import problems
 from sched_env.rollout import run_episodes
 from sched_env.vector import PlacementVectorEnv, make_vec
+from wire import closure
 from wire.errors import run_cli
 
 ALGORITHMS = {"maskable_ppo": PpoConfig}
-POLICIES = Path("data/policies")
-METRICS = Path("data/metrics")
 WEIGHTS_FILE, DESCRIPTION_FILE, CURVE_FILE = "policy.pt", "policy.json", "curve.csv"
-VALIDATED = ("return", "sla_violation_rate", "cost_usd")
+SHOWN = ("return", "sla_violation_rate", "cost_usd")
+"""Beside the metric that decides, on every learning curve."""
 
 
 class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,34 +52,27 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     algorithm: str
     seed: int
     hidden: int
+    objective: float
+    """The primary metric on the validation windows, turned so that more is better: the best of a problem's trainings
+    is exported."""
     validation: dict[str, float]
 
 
-def validator(problem_workload: Workload, traces: int) -> Any:
+def validator(held_out: Workload, traces: int, shown: Sequence[str]) -> Callable[[Scorer], dict[str, float]]:
     """Return the function that scores a network on the validation windows, greedily, as it will be used."""
-    starts = problem_workload.starts(traces)
+    starts = held_out.starts(traces)
 
     def validate(scorer: Scorer) -> dict[str, float]:
-        episodes = run_episodes(
-            problem_workload.scenario,
-            TorchPolicy(scorer),
-            starts,
-            trace=problem_workload.trace,
-            **problem_workload.overrides,
-        )
-        return {name: sum(float(episode[name]) for episode in episodes) / len(episodes) for name in VALIDATED}
+        episodes = run_episodes(held_out.scenario, TorchPolicy(scorer), starts, trace=held_out.trace)
+        return {name: sum(float(episode[name]) for episode in episodes) / len(episodes) for name in shown}
 
     return validate
 
 
 def scratch_folder(problem: str, algorithm: str, seed: int, config: TrainConfig, data: Workload) -> Path:
-    """Name the place of the checkpoint by everything the training depends on; another input, another folder."""
-    digest = hashlib.sha256(repr((config, data.scenario, data.overrides, data.start, data.end)).encode())
-    for table in data.trace:
-        for name, column in sorted(vars(table).items()):
-            digest.update(name.encode())
-            digest.update(column.tobytes() if isinstance(column, np.ndarray) else repr(column).encode())
-    digest.update(Path(sys.modules[train.__module__].__file__ or "").read_bytes())
+    """Name the place of the checkpoint by everything the training depends on; other data or code, another folder."""
+    code = closure.fingerprint(__name__, *code_of(problem))
+    digest = hashlib.sha256(repr((config, data.fingerprint(), code)).encode())
     return var() / "scratch" / "train" / f"{problem}-{algorithm}-{seed}-{digest.hexdigest()[:16]}"
 
 
@@ -113,16 +106,22 @@ def main() -> int:
     problem, algorithm, seed = arguments.problem, arguments.algorithm, arguments.seed
     config = load(f"train.{problem}", TrainConfig)
     data, held_out = workload(problem, "train"), workload(problem, "validation")
+    value = problems.get(problem)
+    primary = value.primary(data.scenario)
+    sign, shown = value.better(primary), tuple(dict.fromkeys((primary, *SHOWN)))
 
     def make_env(count: int) -> PlacementVectorEnv:
-        return make_vec(data.scenario, count, seed, data.trace, copy=True, **data.overrides)
+        return make_vec(data.scenario, count, seed, data.trace, copy=True)
+
+    def objective(row: dict[str, float]) -> float:
+        return sign * row[primary]
 
     ppo: PpoConfig = getattr(config, algorithm)
     with tqdm(total=ppo.segments, unit="segment", desc=f"train {problem} {seed}", disable=None) as bar:
 
         def report(segment: int, row: dict[str, float]) -> None:
             bar.update(segment - bar.n)
-            bar.set_postfix({name: f"{row[name]:.3f}" for name in VALIDATED})
+            bar.set_postfix({name: f"{row[name]:.3f}" for name in shown})
             if bar.disable:
                 sys.stdout.write(f"segment {segment}/{ppo.segments} " + json.dumps(row) + "\n")
                 sys.stdout.flush()
@@ -132,14 +131,16 @@ def main() -> int:
             ppo,
             seed=seed,
             scratch=scratch_folder(problem, algorithm, seed, config, data),
-            validate=validator(held_out, config.validation_traces),
+            validate=validator(held_out, config.validation_traces, shown),
+            objective=objective,
             report=report,
         )
-    best = max(trained.curve, key=lambda row: row["return"])
-    validation = {name: best[name] for name in VALIDATED}
-    name = f"{algorithm}-{seed}"
-    write(POLICIES / problem / name, trained, Description(problem, algorithm, seed, ppo.hidden, validation))
-    write_atomic(METRICS / f"train-{problem}-{name}.json", json.dumps(validation, indent=2).encode() + b"\n")
+    best = max(trained.curve, key=objective)
+    validation = {name: best[name] for name in shown}
+    description = Description(problem, algorithm, seed, ppo.hidden, objective(best), validation)
+    write(paths.POLICIES / problem / f"{algorithm}-{seed}", trained, description)
+    numbers = paths.metrics_of("train", problem, algorithm, str(seed))
+    write_atomic(numbers, json.dumps(validation, indent=2).encode() + b"\n")
     return 0
 
 

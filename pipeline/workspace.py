@@ -21,15 +21,13 @@ from typing import Annotated
 import msgspec
 import yaml
 
-from pipeline import champions
+from pipeline import champions, paths
 from pipeline.registry import places
 from pipeline.settings import load, var
 from wire.errors import ConfigError, run_cli
 
 REPO_ENV = "LOADMASTER_REPO"
 """Environment variable naming the repository to clone; the one this file stands in by default."""
-
-CHAMPIONS = Path("champions")
 
 
 def repository() -> Path:
@@ -110,7 +108,7 @@ def _copy_champions(workspace: Path, home: Path) -> None:
     for problem in problems(workspace):
         bundle = live_bundle(problem, home)
         if bundle is not None:
-            champions.put(workspace / CHAMPIONS / problem, bundle, standing(problem))
+            champions.put(workspace / paths.CHAMPIONS / problem, bundle, standing(problem))
 
 
 def stages(workspace: Path) -> dict[str, list[str]]:
@@ -131,7 +129,7 @@ def stages(workspace: Path) -> dict[str, list[str]]:
 
 def problems(workspace: Path) -> list[str]:
     """The problems this workspace trains, in the order of ``params.yaml``."""
-    return list(yaml.safe_load((workspace / "params.yaml").read_text())["problems"])
+    return load("problems", list[str], workspace / paths.PARAMS)
 
 
 def main() -> int:

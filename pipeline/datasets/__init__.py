@@ -1,42 +1,79 @@
-"""The workloads of each problem, cut from the cleaned windows by time: train | validation | test."""
+"""The workloads of each problem, cut from the cleaned windows by time: train | validation | test.
+
+One module a problem, named here by a literal string and imported when first asked for, as in ``sched_env.problems``.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import importlib
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline import windows
-from pipeline.settings import PARAMS_FILE, load
-from sched_env.functions.tables import FunctionTrace
-from sched_env.tables import NodeTable
+from pipeline import paths, windows
+from pipeline.datasets.dataset import Dataset, Rows
+from pipeline.settings import load
+from sched_env import problems, scenarios
 from wire.contracts.feature_spec import ProblemName
-from wire.errors import ConfigError
+from wire.errors import ConfigError, legal
 
 Split = Literal["train", "validation", "test"]
-WINDOWS = Path("data/windows")
+
+MODULES: dict[str, str] = {
+    "vm": "pipeline.datasets.vm",
+    "pods": "pipeline.datasets.pods",
+    "functions": "pipeline.datasets.functions",
+    "workflow": "pipeline.datasets.workflow",
+    "jobs": "pipeline.datasets.jobs",
+}
+"""Problem -> module that holds its :class:`Dataset` as ``DATASET``."""
+
+
+def register(problem: str, module: str) -> None:
+    """Add the dataset of somebody else's problem."""
+    if MODULES.get(problem, module) != module:
+        raise ConfigError(f"the dataset of {problem!r} is {MODULES[problem]} already", "a problem of its own")
+    MODULES[problem] = module
+
+
+def get(problem: str) -> Dataset:
+    """Return how windows become a problem's trace."""
+    if problem not in MODULES:
+        raise ConfigError(f"windows hold no workload for {problem!r}", legal(MODULES))
+    value: Dataset = importlib.import_module(MODULES[problem]).DATASET
+    return value
+
+
+def code_of(problem: str) -> tuple[str, ...]:
+    """Return the modules that hold everything of a problem: its value and its dataset."""
+    return problems.MODULES[problems.check(problem)], MODULES[problem]
 
 
 class WorkloadConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Section ``workload.<problem>``: what an episode is, the same in training and evaluation."""
 
     scenario: str
-    horizon: int
-    """Decisions in an episode."""
+    horizon: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Decisions in an episode; 0: as long as the scenario says."""
     overrides: dict[str, Any] = msgspec.field(default_factory=dict)
     """More keys of the scenario."""
+
+    def load(self) -> scenarios.Scenario:
+        """Return the scenario with everything that replaces its keys."""
+        return scenarios.load(self.scenario, ({"horizon": self.horizon} if self.horizon else {}) | self.overrides)
 
 
 class Workload(NamedTuple):
     """One split of a problem's workload, ready for ``make_vec`` and ``run_episodes``."""
 
-    scenario: str
-    overrides: dict[str, Any]
-    trace: tuple[FunctionTrace, NodeTable]
+    problem: ProblemName
+    scenario: scenarios.Scenario
+    trace: Any
     start: str
     """First window, RFC 3339."""
     end: str
@@ -44,33 +81,58 @@ class Workload(NamedTuple):
 
     def scaled(self, load: float) -> Workload:
         """Return the same workload with arrivals ``load`` times as dense."""
-        requests, nodes = self.trace
-        return self._replace(trace=(dataclasses.replace(requests, arrival_s=requests.arrival_s / load), nodes))
+        return self if load == 1.0 else self._replace(trace=get(self.problem).scaled(self.trace, load))
 
-    def starts(self, count: int) -> NDArray[np.int64]:
+    def starts(self, count: int) -> Rows:
         """Spread start rows evenly over the split, so that every episode has its full length."""
-        last = len(self.trace[0]) - self.overrides["horizon"] - 1
-        if last < count:
+        rows = get(self.problem).starts(self.trace, self.scenario)
+        if rows.size <= count:
             raise ConfigError(
-                f"{len(self.trace[0])} requests from {self.start} to {self.end} give {max(last, 0)} start points",
-                f"{count}",
-                "take more days of data, fewer traces or a shorter horizon",
+                f"the {self.problem} windows from {self.start} to {self.end} give {rows.size} start points",
+                f"more than {count}",
+                "take more days of data, fewer traces or shorter episodes",
             )
-        return np.linspace(0, last, count).astype(np.int64)
+        return rows[np.linspace(0, rows.size - 1, count).astype(np.int64)]
+
+    def blocks(self, starts: Rows, block_seconds: float) -> NDArray[np.int64]:
+        """Number the stretches of recorded time that start rows fall into."""
+        return (get(self.problem).times_s(self.trace, starts) // block_seconds).astype(np.int64)
+
+    def fingerprint(self) -> str:
+        """Name everything an episode depends on but the policy: scenario, span and every number of the trace."""
+        digest = hashlib.sha256(repr((self.scenario, self.start, self.end)).encode())
+        _update(digest, self.trace)
+        return digest.hexdigest()
 
 
-def workload(problem: ProblemName, split: Split, *, params: Path = PARAMS_FILE, folder: Path = WINDOWS) -> Workload:
+def _update(digest: hashlib._Hash, value: Any) -> None:
+    """Hash a trace: tables of arrays, in tuples or tables of their own."""
+    if isinstance(value, np.ndarray):
+        digest.update(f"{value.dtype}{value.shape}".encode() + np.ascontiguousarray(value).tobytes())
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            digest.update(field.name.encode())
+            _update(digest, getattr(value, field.name))
+    elif isinstance(value, tuple | list):
+        digest.update(f"{len(value)}".encode())
+        for part in value:
+            _update(digest, part)
+    else:
+        digest.update(repr(value).encode())
+
+
+def workload(
+    problem: ProblemName, split: Split, *, params: Path = paths.PARAMS, folder: Path = paths.WINDOWS
+) -> Workload:
     """Load one split of a problem's workload."""
     config = load(f"workload.{problem}", WorkloadConfig, params)
     days = windows.span(folder)
     parts = windows.splits(days.start, days.end, load("splits", windows.SplitConfig, params))
     chosen: windows.Span = getattr(parts, split)
-    if problem != "functions":
-        raise ConfigError(f"the windows hold no workload for {problem!r} yet", "functions")
     return Workload(
-        scenario=config.scenario,
-        overrides={"horizon": config.horizon, **config.overrides},
-        trace=windows.function_trace(folder, chosen.start, chosen.end),
+        problem=problem,
+        scenario=config.load(),
+        trace=get(problem).load(folder, chosen.start, chosen.end),
         start=chosen.start.isoformat(),
         end=chosen.end.isoformat(),
     )

@@ -2,53 +2,52 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
+from pipeline import windows
 from pipeline.contracts.windows import WINDOW_SECONDS
+from pipeline.datasets.dataset import Dataset, Rows
 from pipeline.errors import DataError
-from pipeline.windows import Arrays, files_of, frame_of, mapped, node_table, spelled
 from sched_env.pods.tables import PodTrace, offsets
+from sched_env.scenarios import Scenario
 from sched_env.tables import NodeTable
 
 _SIZES = ["cpu_request_cores", "mem_request_gib"]
 _USED = ["cpu_used_mean_cores", "mem_used_mean_gib"]
 
 
-def pod_windows(
-    windows: Path, start: datetime, end: datetime, cluster: str | None = None
-) -> tuple[PodTrace, NodeTable]:
-    """Load the pods of ``[start, end)`` with their requests, and the nodes there were."""
+Trace = tuple[PodTrace, NodeTable]
+
+
+def load(folder: Path, start: datetime, end: datetime) -> Trace:
+    """Load the pods of ``[start, end)`` with their requests, and the nodes of their clusters."""
+    clusters = sorted(set(windows.frame_of(folder, "pods", start, end, [])["cluster"]))
+    nodes = windows.node_table(folder, start, end, clusters)
+    files = [file for table in ("nodes", "pods", "demands") for file in windows.files_of(folder, table, start, end)]
     # A name alone must not put a pod of one cluster on the node of another.
-    clusters = {
-        name for table in ("nodes", "pods") for name in frame_of(windows, table, start, end, cluster, [])["cluster"]
-    }
     several = len(clusters) > 1
-    nodes = node_table(windows, start, end, cluster, several=several)
-    files = [file for table in ("nodes", "pods", "demands") for file in files_of(windows, table, start, end)]
-    arrays = mapped(
-        "pod-windows", files, [start, end, cluster], lambda: _build(windows, start, end, cluster, nodes.names, several)
-    )
+    arrays = windows.mapped(__name__, files, [start, end], lambda: _build(folder, start, end, nodes.names, several))
     names = tuple(str(name) for name in arrays.pop("pod_names"))
     return PodTrace(**arrays, pod_names=names), nodes  # type: ignore[arg-type]
 
 
-def _build(
-    windows: Path, start: datetime, end: datetime, cluster: str | None, nodes: tuple[str, ...], several: bool
-) -> Arrays:
-    pods = frame_of(windows, "pods", start, end, cluster, ["pod", "node", *_SIZES, *_USED])
+def _build(folder: Path, start: datetime, end: datetime, nodes: tuple[str, ...], several: bool) -> windows.Arrays:
+    pods = windows.frame_of(folder, "pods", start, end, ["pod", "node", *_SIZES, *_USED])
     # A pod that asks for nothing known cannot be placed.
     pods = pods.dropna(subset=_SIZES)
     if pods.empty:
         raise DataError(
-            f"{windows} has no pod with a size between {start} and {end}",
+            f"{folder} has no pod with a size between {start} and {end}",
             "requests of cpu and memory",
             "check the range",
         )
-    pods = pods.assign(name=spelled(pods, "pod", several), host=spelled(pods, "node", several))
+    pods = pods.assign(name=windows.spelled(pods, "pod", several), host=windows.spelled(pods, "node", several))
     pods = pods.sort_values(["window_start", "name"], ignore_index=True)
     names, numbers = np.unique(pods["name"].to_numpy(str), return_inverse=True)
     elapsed = (pods["window_start"] - pd.Timestamp(start)).dt.total_seconds().to_numpy(np.float64)
@@ -56,7 +55,7 @@ def _build(
     hosts = pd.Index(nodes).get_indexer(pd.Index(pods["host"]))
 
     columns = ["pod", "position", "arrival_offset_s", "duration_s", "cpu_cores", "mem_gib"]
-    demands = frame_of(windows, "demands", start, end, cluster, columns)
+    demands = windows.frame_of(folder, "demands", start, end, columns)
     rows = pods[["window_start", "cluster", "pod"]].reset_index(names="row")
     demands = demands.merge(rows, on=["window_start", "cluster", "pod"]).sort_values(["row", "position"])
     counts = np.bincount(demands["row"].to_numpy(np.int64), minlength=len(pods))
@@ -76,3 +75,28 @@ def _build(
         "mem": demands["mem_gib"].to_numpy(np.float64),
         "pod_names": names,
     }
+
+
+def starts(trace: Trace, scenario: Scenario) -> Rows:
+    """Windows with something to decide (a node above the threshold) and a whole episode after them."""
+    from sched_env.pods.vector import make
+
+    env = make(scenario, 1, trace=trace)
+    first = np.arange(max(len(trace[0]) - env.scenario.episode_windows, 0))
+    stressed: Rows = first[env.cluster.next_stress[first] == first]
+    return stressed
+
+
+def times_s(trace: Trace, rows: Rows) -> NDArray[np.float64]:
+    """When windows begin."""
+    return trace[0].window_s[rows]
+
+
+def scaled(trace: Trace, load: float) -> Trace:
+    """Let every request take ``load`` times as much: requests are dealt to pods, so there is no arrival to speed up."""
+    pods, nodes = trace
+    more = {name: getattr(pods, name) * load for name in ("cpu", "mem", "cpu_used", "mem_used")}
+    return dataclasses.replace(pods, **more), nodes
+
+
+DATASET = Dataset(load, starts, times_s, scaled)

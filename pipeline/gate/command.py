@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from pipeline import champions, settings
+from pipeline import champions, paths, settings
 from pipeline.contracts.evaluation import (
     BACKTEST_FILE,
     EPISODES_FILE,
@@ -105,9 +105,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m pipeline.gate", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("command", nargs="?", choices=("run", "explain"), default="run")
     parser.add_argument("--problem", choices=problems.names(), required=True)
-    parser.add_argument("--params", type=Path, default=settings.PARAMS_FILE)
-    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the stages' outputs")
-    parser.add_argument("--champions", type=Path, default=Path("champions"), help="folder of the live bundles")
+    parser.add_argument("--params", type=Path, default=paths.PARAMS)
+    parser.add_argument("--data", type=Path, default=paths.DATA, help="folder of the stages' outputs")
+    parser.add_argument("--champions", type=Path, default=paths.CHAMPIONS, help="folder of the live bundles")
     chosen = parser.parse_args(arguments)
     problem: ProblemName = chosen.problem
     data: Path = chosen.data

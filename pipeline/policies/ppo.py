@@ -51,8 +51,8 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Keeps values of order one, so that value and policy share one encoder in peace."""
     missing_rate: Rate = 0.01
     """Share of decisions in which a droppable feature is hidden, as it happens live."""
-    teacher: str = "oracle_greedy"
-    """Heuristic that the network imitates first; empty: none."""
+    teacher: str | None = None
+    """Heuristic that the network imitates first; null: the problem's fallback; empty: none."""
     teacher_steps: Positive = 256
     teacher_epochs: Positive = 15
 
@@ -71,6 +71,7 @@ def train(
     seed: int,
     scratch: Path,
     validate: Callable[[Scorer], dict[str, float]],
+    objective: Callable[[dict[str, float]], float],
     report: Callable[[int, dict[str, float]], None],
 ) -> Trained:
     """Train, resuming from ``scratch`` if an earlier attempt left a checkpoint there.
@@ -80,7 +81,8 @@ def train(
         config: Settings.
         seed: Names the training; equal seeds give equal weights.
         scratch: Folder for the checkpoint.
-        validate: Scores a network on the validation windows; ``return`` in its answer picks the best weights.
+        validate: Scores a network on the validation windows.
+        objective: How good such an answer is; the highest picks the weights.
         report: Told after every segment.
     """
     torch.set_num_threads(1)  # sums in another order would give other bits
@@ -92,13 +94,14 @@ def train(
     if state is None:
         _seed_everything(env, seed, 0)
         start: dict[str, float] = {"segment": 0.0}
-        if config.teacher:
-            lessons = demonstrate(env, config.teacher, steps=config.teacher_steps, gamma=config.gamma)
+        teacher = env.env.problem.fallback if config.teacher is None else config.teacher
+        if teacher:
+            lessons = demonstrate(env, teacher, steps=config.teacher_steps, gamma=config.gamma)
             start["teacher_matched"] = imitate(
                 scorer, lessons, epochs=config.teacher_epochs, batch=256, learning_rate=1e-3, value_weight=0.5
             )
         start |= validate(scorer)
-        state = {"segment": 0, "curve": [start], "best": _copy(scorer), "best_return": start["return"]}
+        state = {"segment": 0, "curve": [start], "best": _copy(scorer), "objective": objective(start)}
         report(0, start)
     else:
         scorer.load_state_dict(state["scorer"])
@@ -106,8 +109,8 @@ def train(
     for segment in range(state["segment"] + 1, config.segments + 1):
         row = {"segment": float(segment), **_segment(model, env, config, seed, segment), **validate(scorer)}
         state["curve"].append(row)
-        if row["return"] > state["best_return"]:
-            state |= {"best": _copy(scorer), "best_return": row["return"]}
+        if objective(row) > state["objective"]:
+            state |= {"best": _copy(scorer), "objective": objective(row)}
         state |= {
             "segment": segment,
             "scorer": scorer.state_dict(),

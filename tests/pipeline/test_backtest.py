@@ -13,15 +13,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline import backtest
-from pipeline.backtest import Config, back_test, compare, measure, share_above
+from pipeline.backtest import Config, back_test, compare
 from pipeline.champions import Standing
 from pipeline.contracts.evaluation import Backtest
 from pipeline.contracts.windows import SCHEMA_VERSION, TABLES, VERSION_KEY
+from pipeline.datasets.functions import measured, share_above
 from pipeline.errors import DataError, GateError
+from sched_env import scenarios
+from sched_env.scenarios import Scenario
 
 DAY = datetime(2026, 11, 15, tzinfo=UTC)
 END = DAY + timedelta(days=1)
 EMPTY = {"string": "", "bool": False}
+
+
+def scenario(cooldown_s: float) -> Scenario:
+    return scenarios.load("functions/serverless", {"cooldown_s": cooldown_s})
 
 
 def at(minutes: float) -> datetime:
@@ -39,6 +46,12 @@ def write(folder: Path, table: str, rows: list[dict[str, object]]) -> None:
     path = folder / table / "date=2026-11-15"
     path.mkdir(parents=True, exist_ok=True)
     pq.write_table(whole, path / "part-0.parquet")
+
+
+@pytest.fixture(autouse=True)
+def _params(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text("backtest: {}\nworkload: {functions: {scenario: functions/serverless}}\n")
 
 
 @pytest.fixture
@@ -87,7 +100,7 @@ def champion(tmp_path):
 
 def test_cost_bills_a_node_once_however_many_pods_it_holds(folder):
     # a: 12 to 66 minutes + 5 of cool-down = 59 minutes at 2 USD; b: 0 to 5 + 5 = 10 minutes at the default of 1 USD.
-    found = measure(folder, DAY, END, cooldown_s=300.0)
+    found = measured(folder, DAY, END, scenario(300.0))
     assert found["cost_usd"] == pytest.approx(2.0 * 59 / 60 + 1.0 * 10 / 60)
 
 
@@ -95,28 +108,28 @@ def test_cost_of_a_node_that_was_empty_in_between_leaves_the_gap_out(folder):
     rows = [{"window_start": at(minute), "cluster": "c", "pod": f"p{minute}", "node": "a"} for minute in (0, 60)]
     write(folder, "pods", rows)
     write(folder, "events", [])
-    assert measure(folder, DAY, END, cooldown_s=0.0)["cost_usd"] == pytest.approx(2.0 * 10 / 60)
+    assert measured(folder, DAY, END, scenario(0.0))["cost_usd"] == pytest.approx(2.0 * 10 / 60)
 
 
 def test_cost_ends_where_the_stretch_ends(folder):
-    found = measure(folder, DAY, at(20), cooldown_s=300.0)
+    found = measured(folder, DAY, at(20), scenario(300.0))
     assert found["cost_usd"] == pytest.approx(2.0 * 8 / 60 + 1.0 * 10 / 60)
 
 
 def test_sla_is_weighted_by_requests_and_leaves_out_what_is_not_known(folder):
     # All of the 300 calls took 1 s (SLO 2 s), all of the 100 took 3 s; function g has no response times.
-    assert measure(folder, DAY, END, 300.0)["sla_violation_rate"] == pytest.approx(0.25)
+    assert measured(folder, DAY, END, scenario(300.0))["sla_violation_rate"] == pytest.approx(0.25)
 
 
 def test_without_response_times_there_is_no_sla_figure(folder):
     write(folder, "functions", [{"window_start": at(0), "cluster": "c", "function": "f", "requests": 3}])
-    assert set(measure(folder, DAY, END, 300.0)) == {"cost_usd"}
+    assert set(measured(folder, DAY, END, scenario(300.0))) == {"cost_usd"}
 
 
 def test_without_nodes_of_pods_there_is_an_error(folder):
     write(folder, "pods", [{"window_start": at(0), "cluster": "c", "pod": "p"}])
     with pytest.raises(DataError, match="no pod on a node"):
-        measure(folder, DAY, END, 300.0)
+        measured(folder, DAY, END, scenario(300.0))
 
 
 @pytest.mark.parametrize("spread", [0.2, 0.6, 1.2])
@@ -134,8 +147,8 @@ def test_a_p95_beyond_any_log_normal_still_gives_a_share():
 
 
 def test_errors_are_relative_to_what_was_measured():
-    measured = {"sla_violation_rate": 0.02, "cost_usd": 100.0}
-    found = compare("live", DAY, END, {"sla_violation_rate": 0.03, "cost_usd": 90.0, "return": 1.0}, measured)
+    seen = {"sla_violation_rate": 0.02, "cost_usd": 100.0}
+    found = compare("live", DAY, END, {"sla_violation_rate": 0.03, "cost_usd": 90.0, "return": 1.0}, seen)
     assert [figure.relative_error for figure in found.figures] == pytest.approx([0.5, 0.1])
     assert (found.windows_start, found.windows_end) == (DAY.isoformat(), END.isoformat())
 
@@ -190,14 +203,12 @@ def test_reasons_for_no_back_test(folder, champion, tmp_path):
     assert back_test("functions", tmp_path / "none", folder, Config()) is None
     live = champion(DAY)
     assert "switched off" in back_test("functions", live, folder, Config(enabled=False)).skipped
-    assert "do not measure the figures of vm" in back_test("vm", live, folder, Config()).skipped
+    assert "do not measure the figures of pods" in back_test("pods", live, folder, Config()).skipped
     assert "has not been live" in back_test("functions", champion(END), folder, Config()).skipped
 
 
 def test_the_command_line_writes_what_the_gate_reads(folder, champion, tmp_path, monkeypatch, capsys):
     champion(DAY)
-    monkeypatch.chdir(tmp_path)
-    Path("params.yaml").write_text("backtest: {}")
     monkeypatch.setattr(backtest, "_champion_rollout", lambda *_: lambda *_: {"cost_usd": 2.0})
     assert backtest.main(["--problem", "functions", "--windows", "windows"]) == 0
     written = Path("data/evaluation/functions/backtest.json")

@@ -18,21 +18,27 @@ from sched_env.vector import make_vec
 
 
 def make_env(workload):
-    return lambda count: make_vec(workload.scenario, count, 0, workload.trace, copy=True, **workload.overrides)
+    return lambda count: make_vec(workload.scenario, count, 0, workload.trace, copy=True)
 
 
 def train(workload, config, scratch, seed=0, stop_after=None):
     def validate(scorer):
-        rows = run_episodes(
-            workload.scenario, TorchPolicy(scorer), workload.starts(4), trace=workload.trace, **workload.overrides
-        )
+        rows = run_episodes(workload.scenario, TorchPolicy(scorer), workload.starts(4), trace=workload.trace)
         return {"return": float(np.mean([row["return"] for row in rows]))}
 
     def report(segment, row):
         if segment == stop_after:
             raise KeyboardInterrupt
 
-    return ppo.train(make_env(workload), config, seed=seed, scratch=scratch, validate=validate, report=report)
+    return ppo.train(
+        make_env(workload),
+        config,
+        seed=seed,
+        scratch=scratch,
+        validate=validate,
+        objective=lambda row: row["return"],
+        report=report,
+    )
 
 
 def same(one, two):
@@ -61,7 +67,6 @@ def test_it_keeps_the_weights_that_did_best_on_validation(tiny_workload, tiny_pp
     trained = train(tiny_workload, tiny_ppo, tmp_path)
     rows = run_episodes(
         tiny_workload.scenario, TorchPolicy(trained.scorer), tiny_workload.starts(4), trace=tiny_workload.trace,
-        **tiny_workload.overrides,
     )  # fmt: skip
     best = max(row["return"] for row in trained.curve)
     assert np.mean([row["return"] for row in rows]) == pytest.approx(best, abs=1e-9)
@@ -77,8 +82,9 @@ from sched_env.vector import make_vec
 def report(segment, row):
     print(segment, flush=True)
     time.sleep(0.3)
-ppo.train(lambda count: make_vec(workload.scenario, count, 0, workload.trace, copy=True, **workload.overrides), config,
-          seed=0, scratch=Path(scratch), validate=lambda scorer: {"return": 0.0}, report=report)
+ppo.train(lambda count: make_vec(workload.scenario, count, 0, workload.trace, copy=True), config,
+          seed=0, scratch=Path(scratch), validate=lambda scorer: {"return": 0.0},
+          objective=lambda row: row["return"], report=report)
 """
 
 
@@ -123,6 +129,6 @@ def test_the_adapter_hides_features_as_often_as_told_and_only_droppable_ones(tin
 
 
 def test_the_adapter_wants_copies(tiny_workload):
-    env = make_vec(tiny_workload.scenario, 2, 0, tiny_workload.trace, **tiny_workload.overrides)
+    env = make_vec(tiny_workload.scenario, 2, 0, tiny_workload.trace)
     with pytest.raises(ValueError, match="copy=True"):
         Sb3VecEnv(env)

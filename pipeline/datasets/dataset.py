@@ -1,0 +1,30 @@
+"""What a problem needs to be trained from windows; one such value in each ``pipeline/datasets/<problem>.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sched_env.scenarios import Scenario
+
+Rows = NDArray[np.int64]
+
+
+class Dataset(NamedTuple):
+    """How windows become a problem's trace, and what can be done with it."""
+
+    load: Callable[[Path, datetime, datetime], Any]
+    """Windows folder and span -> what ``make_vec`` takes as ``trace``; nothing from after the span is seen."""
+    starts: Callable[[Any, Scenario], Rows]
+    """Rows of a trace at which an episode of a scenario can begin and have its full length, in order of time."""
+    times_s: Callable[[Any, Rows], NDArray[np.float64]]
+    """Recorded time of such rows, in seconds from the start of the span: what time blocks are cut by."""
+    scaled: Callable[[Any, float], Any]
+    """The same trace with arrivals so many times as dense."""
+    measured: Callable[[Path, datetime, datetime, Scenario], Mapping[str, float]] | None = None
+    """What the cluster itself did in a span, on the metric sheet; None: windows do not say."""

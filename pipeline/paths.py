@@ -1,0 +1,23 @@
+"""Every path below ``data/`` and beside the code of a run, in one place; all relative to the run's own clone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PARAMS = Path("params.yaml")
+CHAMPIONS = Path("champions")
+
+DATA = Path("data")
+RAW = DATA / "raw"
+WINDOWS = DATA / "windows"
+VALIDATION = DATA / "validation"
+POLICIES = DATA / "policies"
+BUNDLES = DATA / "bundles"
+EVALUATION = DATA / "evaluation"
+GATE = DATA / "gate"
+METRICS = DATA / "metrics"
+
+
+def metrics_of(stage: str, *parts: str) -> Path:
+    """Return the file of a stage's flat numbers, which ``dvc metrics`` shows: ``data/metrics/train-vm-….json``."""
+    return METRICS / ("-".join((stage, *parts)) + ".json")
