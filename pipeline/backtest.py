@@ -25,6 +25,7 @@ from pipeline.errors import DataError
 from pipeline.files import write_atomic
 from sched_env import problems
 from sched_env.rollout import run_episodes
+from wire.command import Verb, params_option, problem_option
 from wire.contracts.feature_spec import ProblemName
 from wire.errors import run_cli
 from wire.policy import load as load_policy
@@ -121,15 +122,17 @@ def _champion_rollout(problem: ProblemName, champion: Path, folder: Path) -> Rol
     return rollout
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline.backtest", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--problem", choices=problems.names(), required=True)
-    parser.add_argument("--params", type=Path, default=paths.PARAMS)
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
+    problem_option(parser, problems.names())
+    params_option(parser, paths.PARAMS)
     parser.add_argument("--windows", type=Path, default=paths.WINDOWS)
     parser.add_argument("--champions", type=Path, default=paths.CHAMPIONS, help="folder of the live bundles")
     parser.add_argument("--out", type=Path, help="default: data/evaluation/<problem>/backtest.json")
-    chosen = parser.parse_args(arguments)
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Back-test one problem and write what the gate reads."""
     problem: ProblemName = chosen.problem
     out: Path = chosen.out or paths.EVALUATION / problem / BACKTEST_FILE
     config = settings.load("backtest", Config, chosen.params)
@@ -148,6 +151,8 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.write(f"{problem}: no back-test: {found.skipped}\n")
     return 0
 
+
+main = Verb("python -m pipeline.backtest", __doc__, arguments, run)
 
 if __name__ == "__main__":
     run_cli(main)

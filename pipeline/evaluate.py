@@ -40,6 +40,7 @@ from sched_env import problems
 from sched_env.rollout import run_episodes
 from sched_env.vector import make_vec
 from wire import bundle
+from wire.command import Verb, problem_option
 from wire.contracts.feature_spec import ProblemName
 from wire.errors import BundleError, run_cli
 from wire.policy import GraphPolicy
@@ -167,11 +168,14 @@ def summary(table: pa.Table, primary: str) -> dict[str, dict[str, float]]:
     return {row["policy"]: {column: row[f"{column}_mean"] for column in columns} for row in means}
 
 
-def main() -> int:
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
+    problem_option(parser, problems.names())
+
+
+def run(options: argparse.Namespace) -> int:
     """Evaluate the exported bundle of a problem."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline.evaluate", description=__doc__.splitlines()[0])
-    parser.add_argument("--problem", choices=problems.names(), required=True)
-    problem: ProblemName = parser.parse_args().problem
+    problem: ProblemName = options.problem
     config = load(f"evaluate.{problem}", EvaluateConfig)
     challenger = load_policy(paths.BUNDLES / problem, problems.spec)
     live = paths.CHAMPIONS / problem
@@ -200,6 +204,8 @@ def main() -> int:
         sys.stdout.write(f"{name:<22}" + "".join(f"  {key} {value:9.4f}" for key, value in row.items()) + "\n")
     return 0
 
+
+main = Verb("python -m pipeline.evaluate", __doc__, arguments, run)
 
 if __name__ == "__main__":
     run_cli(main)

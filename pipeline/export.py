@@ -29,6 +29,7 @@ from pipeline.policies.scorer import Scorer, TorchPolicy
 from pipeline.train import read
 from sched_env import problems
 from wire import bundle, graph
+from wire.command import Verb, problem_option
 from wire.contracts.bundle import (
     CANDIDATES_INPUT,
     GOLDEN_FILE,
@@ -190,13 +191,18 @@ def _params(problem: str) -> dict[str, object]:
     return {"workload": document["workload"][problem], "train": document["train"][problem]}
 
 
-def main() -> int:
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
+    problem_option(parser, problems.names())
+
+
+def run(options: argparse.Namespace) -> int:
     """Export the best training of a problem."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline.export", description=__doc__.splitlines()[0])
-    parser.add_argument("--problem", choices=problems.names(), required=True)
-    export(parser.parse_args().problem)
+    export(options.problem)
     return 0
 
+
+main = Verb("python -m pipeline.export", __doc__, arguments, run)
 
 if __name__ == "__main__":
     run_cli(main)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,6 +17,7 @@ import yaml
 from pipeline.datasets import code_of
 from sched_env import problems
 from wire import closure
+from wire.command import Verb
 from wire.errors import run_cli
 
 DVC_FILE = Path("dvc.yaml")
@@ -111,16 +112,21 @@ def write(path: Path) -> None:
         editor.dump(document, file)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Check ``dvc.yaml``, or put it right."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline.stages", description=(__doc__ or "").splitlines()[0])
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
     parser.add_argument("--write", action="store_true", help="put the code dependencies right")
-    if parser.parse_args(arguments).write:
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check ``dvc.yaml``, or put it right; 1 when something is wrong."""
+    if options.write:
         write(DVC_FILE)
     said = findings(yaml.safe_load(DVC_FILE.read_text()))
     sys.stdout.write("\n".join([*said, f"{len(said)} findings"]) + "\n")
     return 1 if said else 0
 
+
+main = Verb("python -m pipeline.stages", __doc__, arguments, run)
 
 if __name__ == "__main__":
     run_cli(main)

@@ -29,6 +29,7 @@ from sched_env import problems
 from sched_env.rollout import run_episodes
 from sched_env.vector import PlacementVectorEnv, make_vec
 from wire import closure
+from wire.command import Verb, problem_option, seed_option
 from wire.errors import run_cli
 
 ALGORITHMS = {"maskable_ppo": PpoConfig}
@@ -96,14 +97,16 @@ def read(folder: Path) -> tuple[Description, dict[str, torch.Tensor]]:
     return description, torch.load(folder / WEIGHTS_FILE, weights_only=True)
 
 
-def main() -> int:
-    """Train one policy."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline.train", description=__doc__.splitlines()[0])
-    parser.add_argument("--problem", choices=problems.names(), required=True)
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
+    problem_option(parser, problems.names())
     parser.add_argument("--algorithm", choices=tuple(ALGORITHMS), required=True)
-    parser.add_argument("--seed", type=int, required=True, help="names the training; equal seeds give equal weights")
-    arguments = parser.parse_args()
-    problem, algorithm, seed = arguments.problem, arguments.algorithm, arguments.seed
+    seed_option(parser, "the training; equal seeds give equal weights", default=None)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train one policy."""
+    problem, algorithm, seed = options.problem, options.algorithm, options.seed
     config = load(f"train.{problem}", TrainConfig)
     data, held_out = workload(problem, "train"), workload(problem, "validation")
     value = problems.get(problem)
@@ -143,6 +146,8 @@ def main() -> int:
     write_atomic(numbers, json.dumps(validation, indent=2).encode() + b"\n")
     return 0
 
+
+main = Verb("python -m pipeline.train", __doc__, arguments, run)
 
 if __name__ == "__main__":
     run_cli(main)

@@ -24,6 +24,7 @@ import yaml
 from pipeline import champions, paths
 from pipeline.registry import places
 from pipeline.settings import load, var
+from wire.command import Verb
 from wire.errors import ConfigError, run_cli
 
 REPO_ENV = "LOADMASTER_REPO"
@@ -132,23 +133,27 @@ def problems(workspace: Path) -> list[str]:
     return load("problems", list[str], workspace / paths.PARAMS)
 
 
-def main() -> int:
-    """Create a workspace and print what the DAG maps over, as one line of JSON."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline.workspace", description=main.__doc__)
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
     parser.add_argument("--run-id", required=True, help="the Airflow run id")
     parser.add_argument("--from", dest="first", type=date.fromisoformat, help="first day, YYYY-MM-DD")
     parser.add_argument("--to", dest="last", type=date.fromisoformat, help="last day, included")
-    arguments = parser.parse_args()
-    if (arguments.first is None) != (arguments.last is None):
+
+
+def run(options: argparse.Namespace) -> int:
+    """Create a workspace and print what the DAG maps over, as one line of JSON."""
+    if (options.first is None) != (options.last is None):
         raise ConfigError("one end of the range is missing", "--from and --to, or neither")
-    if arguments.first and arguments.first > arguments.last:
-        raise ConfigError(f"--from {arguments.first} is after --to {arguments.last}", "from on or before to")
-    days = (arguments.first, arguments.last) if arguments.first else None
-    workspace = create(arguments.run_id, source=repository(), home=var(), days=days)
+    if options.first and options.first > options.last:
+        raise ConfigError(f"--from {options.first} is after --to {options.last}", "from on or before to")
+    days = (options.first, options.last) if options.first else None
+    workspace = create(options.run_id, source=repository(), home=var(), days=days)
     plan = {"path": str(workspace), "train": stages(workspace)["train"], "problems": problems(workspace)}
     sys.stdout.write(json.dumps(plan) + "\n")
     return 0
 
+
+main = Verb("python -m pipeline.workspace", __doc__, arguments, run)
 
 if __name__ == "__main__":
     run_cli(main)

@@ -56,6 +56,7 @@ VERBS: Table = {
     "used by the DAGs and by make": {
         "workspace": ("pipeline.workspace:main", "prepare a run's clone and say what it maps over"),
         "contracts": ("pipeline.contracts.__main__:main", "rewrite docs/contracts after a deliberate change"),
+        "stages": ("pipeline.stages:main", "hold dvc.yaml to the code that its stages run"),
     },
     "your shell": {
         "completion": ("wire.cli:completion", "print the completion script for bash, zsh or fish"),

@@ -31,9 +31,9 @@ from pipeline.gate.config import Config
 from pipeline.gate.explain import explain
 from pipeline.gate.verdict import Circumstances, judge
 from sched_env import problems
+from wire.command import Verb, params_option, problem_option
 from wire.contracts import Document, decode
 from wire.contracts.feature_spec import ProblemName
-from wire.errors import run_cli
 
 
 class _Validated(msgspec.Struct):
@@ -43,7 +43,7 @@ class _Validated(msgspec.Struct):
     drifted: bool
 
 
-def run(
+def judge_and_write(
     problem: ProblemName, config: Config, *, evaluation: Path, out: Path, metrics: Path, around: Circumstances
 ) -> GateReport:
     """Judge one evaluation and write the report in its three forms, and the flat numbers for ``dvc metrics``."""
@@ -100,15 +100,17 @@ def _document(path: Path, kind: type[Document]) -> Document | None:
     return decode(path.read_bytes(), kind, source=str(path)) if path.exists() else None
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline.gate", description=(__doc__ or "").splitlines()[0])
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
     parser.add_argument("command", nargs="?", choices=("run", "explain"), default="run")
-    parser.add_argument("--problem", choices=problems.names(), required=True)
-    parser.add_argument("--params", type=Path, default=paths.PARAMS)
+    problem_option(parser, problems.names())
+    params_option(parser, paths.PARAMS)
     parser.add_argument("--data", type=Path, default=paths.DATA, help="folder of the stages' outputs")
     parser.add_argument("--champions", type=Path, default=paths.CHAMPIONS, help="folder of the live bundles")
-    chosen = parser.parse_args(arguments)
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Judge, or say why it was judged so."""
     problem: ProblemName = chosen.problem
     data: Path = chosen.data
     out = data / "gate" / problem
@@ -121,7 +123,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.write(explain(report))
         return 0
     evaluation = data / "evaluation" / problem
-    report = run(
+    report = judge_and_write(
         problem,
         settings.load("gate", Config, chosen.params),
         evaluation=evaluation,
@@ -138,5 +140,4 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-if __name__ == "__main__":
-    run_cli(main)
+main = Verb("python -m pipeline.gate", __doc__, arguments, run)

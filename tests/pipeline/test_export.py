@@ -99,15 +99,15 @@ def test_nothing_to_export_says_what_to_run(tmp_path, monkeypatch):
         export.export("functions")
 
 
-def test_every_policy_is_judged_on_the_same_traces(inside, monkeypatch):
+def test_every_policy_is_judged_on_the_same_traces(inside):
     Path("params.yaml").write_text(
+        "workload: {functions: {}}\ntrain: {functions: {}}\n"
         "evaluate: {functions: {traces: 8, block_seconds: 60, loads: {recorded: 1.0, busy: 1.3},"
         " heuristics: [first_fit, least_allocated]}}\nbacktest: {enabled: false}\n"
     )
     shutil.copytree(paths.BUNDLES / "functions", Path("champions/functions/bundle"))
     (Path("data/windows/nodes/date=2026-01-01")).mkdir(parents=True)
-    monkeypatch.setattr("sys.argv", ["evaluate", "--problem", "functions"])
-    assert evaluate.main() == 0
+    assert evaluate.main(["--problem", "functions"]) == 0
     import pyarrow.parquet as pq
 
     table = pq.read_table(paths.EVALUATION / "functions" / "episodes.parquet").to_pandas()
