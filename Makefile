@@ -18,7 +18,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(EXTRAS)
 
-.PHONY: help setup run quick test lint docs coverage format contracts soak benchmarks clean
+.PHONY: help setup run quick test slow lint docs coverage format contracts soak benchmarks clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -45,6 +45,9 @@ quick: setup ## style and unit tests: under three minutes, for while you work
 
 test: setup lint ## all tests that CI runs
 	$(PYTEST) -m "not soak" $(PYTEST_ARGS)
+
+slow: setup ## all tests that CI runs, one after another, to measure which ones make quick leaves out (tests/slow.txt)
+	$(BIN)/python -m pytest -q -m "not soak" --write-slow $(PYTEST_ARGS)
 
 docs: setup ## links, commands and examples of the documentation
 	$(BIN)/python -m pytest -q tests/docs $(PYTEST_ARGS)
