@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TypeVar
 
@@ -10,14 +9,14 @@ import msgspec
 import yaml
 
 from pipeline import paths
+from wire import environment
 from wire.errors import ConfigError, legal
 
 T = TypeVar("T")
 
 PARAMS_FILE = paths.PARAMS
 
-VAR_ENV = "LOADMASTER_VAR"
-"""Environment variable that moves ``var/``: state that outlives a run (keys, registry, cache, scratch)."""
+VAR_ENV = environment.VAR
 
 
 def load(section: str, kind: type[T], path: Path = PARAMS_FILE) -> T:
@@ -50,4 +49,4 @@ def load(section: str, kind: type[T], path: Path = PARAMS_FILE) -> T:
 
 def var() -> Path:
     """Where state that outlives a run is kept."""
-    return Path(os.environ.get(VAR_ENV, "var")).absolute()
+    return environment.var().absolute()

@@ -1,55 +1,64 @@
-"""The FastAPI application."""
+"""The ASGI application."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 
-from fastapi import FastAPI, Request, Response
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from placement import service
 from placement.api import bodies, health, openapi, page, place, policies
 from placement.errors import PlaceRefusedError, PushRefusedError
 from placement.settings import Settings, load
 from sched_env import problems
-from wire.contracts.bundle import Manifest
-from wire.contracts.place import PlaceRequest, PlaceResponse
+from wire.contracts.policies import Refusal
 from wire.errors import LoadmasterError
 
+DESCRIBED = (*place.group.routes, *policies.group.routes, *health.group.routes)
+"""Every route of the API; the pages for people come beside them."""
 
-def create_app(settings: Settings | None = None) -> FastAPI:
+
+def create_app(settings: Settings | None = None) -> Starlette:
     """Build the application; the store is taken and policies are loaded when it starts."""
     chosen = settings or load()
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
         app.state.service = running = await asyncio.to_thread(service.start, chosen)
         try:
             yield
         finally:
             await asyncio.to_thread(running.close)
 
-    app = FastAPI(
-        title="Loadmaster placement",
-        version=version("loadmaster"),
-        description="Where VMs, pods, function instances and GPU jobs go, decided by the policy that is live.",
+    return Starlette(
+        routes=[*DESCRIBED, Route("/openapi.json", described), *page.routes],
+        exception_handlers={LoadmasterError: refuse, HTTPException: unknown, Exception: fail},
         lifespan=lifespan,
-        docs_url=None,  # FastAPI's own pages load scripts from elsewhere; ours at /docs does not
-        redoc_url=None,
     )
-    for module in (place, policies, health, page):
-        app.include_router(module.router)
-    openapi.install(app, (PlaceRequest, PlaceResponse, policies.Policies, policies.Flipped, Manifest))
-    app.add_exception_handler(LoadmasterError, refuse)
-    app.add_exception_handler(Exception, fail)
-    return app
 
 
-async def fail(request: Request, error: Exception) -> Response:  # noqa: ARG001 - the signature is Starlette's
+async def described(_: Request) -> Response:
+    """Answer with the OpenAPI document of the routes."""
+    return bodies.answer(openapi.document(DESCRIBED))
+
+
+async def fail(_: Request, error: Exception) -> Response:
     """Answer for what nobody foresaw in the same shape; the server logs the traceback, the caller gets none of it."""
-    return bodies.answer(openapi.Refusal(f"internal error ({type(error).__name__}); the service's log has it"), 500)
+    return bodies.answer(Refusal(f"internal error ({type(error).__name__}); the service's log has it"), 500)
+
+
+async def unknown(request: Request, error: Exception) -> Response:
+    """Answer for a path or a method that does not exist, and a body that broke off, in the same shape."""
+    status, headers = (error.status_code, error.headers) if isinstance(error, HTTPException) else (500, None)
+    said = bodies.answer(Refusal(f"{request.method} {request.url.path}: {error}; expected a route of /docs"), status)
+    said.headers.update(headers or {})
+    return said
 
 
 async def refuse(request: Request, error: Exception) -> Response:
@@ -59,7 +68,7 @@ async def refuse(request: Request, error: Exception) -> Response:
         running.metrics.refuse(error.code)
         name = request.path_params.get("problem")
         live = running.live.get(name) if error.status == 412 and name in problems.names() else None
-        said = openapi.Refusal(
+        said = Refusal(
             str(error),
             live.digest if live else None,
             live.pointer.counter if live and live.pointer else None,
@@ -68,5 +77,5 @@ async def refuse(request: Request, error: Exception) -> Response:
     if isinstance(error, PlaceRefusedError):
         if error.status == 413 and request.method == "PUT":
             running.metrics.refuse("size")
-        return bodies.answer(openapi.Refusal(str(error)), error.status)
-    return bodies.answer(openapi.Refusal(str(error)), 500)
+        return bodies.answer(Refusal(str(error)), error.status)
+    return bodies.answer(Refusal(str(error)), 500)

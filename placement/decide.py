@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ from placement.settings import Settings
 from placement.state import State, check_request
 from sched_env import heuristics, problems
 from sched_env.observation import Observation
+from wire.contracts.decision import DecisionLine
 from wire.contracts.place import Placement, PlacementRequest, Ranked
 
 Scores = NDArray[np.float32]
@@ -144,22 +146,22 @@ class Decider:
             if len(ranked) > 1:
                 reason += f", {ranked[0].score - ranked[1].score:.4g} above {ranked[1].name}"
         self._log.write(
-            {
-                "problem": problem,
-                "digest": live.digest,
-                "counter": live.pointer.counter if live.pointer else None,
-                "request": request.id,
-                "features": feature_hash(observation),
-                "candidates": len(mask),
-                "feasible": feasible,
-                "chosen": ranked[0].name if ranked else None,
-                "runner_up": ranked[1].name if len(ranked) > 1 else None,
-                "top": [[entry.name, entry.score] for entry in ranked[:LOGGED_SCORES]],
-                # The choice is deterministic: off-policy estimates need this said from the first day.
-                "propensity": 1.0 if ranked else None,
-                "fallback": fallback,
-                "reason": reason,
-            }
+            DecisionLine(
+                at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+                problem=problem,
+                digest=live.digest,
+                counter=live.pointer.counter if live.pointer else None,
+                request=request.id,
+                features=feature_hash(observation),
+                candidates=len(mask),
+                feasible=feasible,
+                chosen=ranked[0].name if ranked else None,
+                runner_up=ranked[1].name if len(ranked) > 1 else None,
+                top=[(entry.name, entry.score) for entry in ranked[:LOGGED_SCORES]],
+                propensity=1.0 if ranked else None,  # the choice is deterministic
+                fallback=fallback,
+                reason=reason,
+            )
         )
         return Placement(request.id, ranked[:top_k], feasible, reason, fallback is not None)
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import msgspec
 
 from placement.metrics import Metrics
 from placement.settings import Settings
+from wire.contracts.decision import DecisionLine
 
 FILE_NAME = "decisions.jsonl"
 MIB = 1024 * 1024
@@ -32,19 +32,18 @@ class DecisionLog:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._metrics, self._settings = metrics, settings
         self._path = settings.log_dir / FILE_NAME
-        self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue(QUEUE_LINES)
+        self._queue: queue.Queue[DecisionLine | None] = queue.Queue(QUEUE_LINES)
         self._encoder = msgspec.json.Encoder()
         self._file: IO[bytes] | None = None
-        self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
+        self.recent: deque[DecisionLine] = deque(maxlen=RECENT)
         self._thread: threading.Thread | None = None
         if settings.decision_log:
             settings.log_dir.mkdir(parents=True, exist_ok=True)
             self._thread = threading.Thread(target=self._run, name="decision-log", daemon=True)
             self._thread.start()
 
-    def write(self, entry: dict[str, Any]) -> None:
-        """Note a decision; stamps the time."""
-        entry = {"at": datetime.now(UTC).isoformat(timespec="milliseconds"), **entry}
+    def write(self, entry: DecisionLine) -> None:
+        """Note a decision."""
         self.recent.append(entry)
         if self._thread is None:
             return
@@ -81,7 +80,7 @@ class DecisionLog:
         if self._file is not None:
             self._file.close()
 
-    def _append(self, batch: list[dict[str, Any]]) -> None:
+    def _append(self, batch: list[DecisionLine]) -> None:
         if self._file is None:
             self._file = self._path.open("ab")
         self._file.write(self._encoder.encode_lines(batch))

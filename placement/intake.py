@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import os
-import secrets
 import shutil
 import tarfile
 from collections.abc import Mapping
@@ -16,10 +14,10 @@ from placement.policy import Policy, open_policy
 from placement.settings import Settings
 from placement.store import PolicyStore
 from sched_env import problems
-from wire import bundle, signatures
+from wire import bundle, secret_files, signatures
 from wire.contracts.bundle import SIGNATURE_FILE
 from wire.contracts.feature_spec import ProblemName
-from wire.errors import BundleError, ConfigError
+from wire.errors import BundleError
 from wire.graph import refusing
 
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
@@ -31,30 +29,11 @@ def check_token(authorization: str | None, token_file: Path) -> None:
     if scheme.lower() != "bearer" or not given.strip():
         raise PushRefusedError("token", 401, "no bearer token", "Authorization: Bearer <push token>")
     try:
-        token = token_file.read_text().strip()
+        token = secret_files.push_token(token_file)
     except OSError as error:
         raise PushRefusedError("token", 403, f"pushes are off: the token file cannot be read ({error})") from error
     if not token or not hmac.compare_digest(given.strip().encode(), token.encode()):
         raise PushRefusedError("token", 403, "wrong push token", f"the content of {token_file.name}")
-
-
-def make_token(token_file: Path) -> None:
-    """Make a push token where there is none, readable by its owner alone."""
-    if token_file.exists():  # in a cluster it is mounted, read-only
-        return
-    try:
-        token_file.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return
-    except OSError as error:
-        raise ConfigError(
-            f"push token {token_file}: {error}",
-            "an existing file, or a folder to make it in",
-            "set LOADMASTER_PUSH_TOKEN_FILE",
-        ) from error
-    with os.fdopen(handle, "w") as file:
-        file.write(secrets.token_urlsafe(32) + "\n")
 
 
 def unpack(archive: Path) -> dict[str, bytes]:

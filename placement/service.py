@@ -8,16 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
-from fastapi import Request
+from starlette.requests import Request
 
 from placement.decide import Decider
 from placement.decision_log import DecisionLog
-from placement.intake import make_token
 from placement.live import LivePolicies
 from placement.metrics import Metrics
 from placement.settings import Settings
 from placement.store import FolderStore, PolicyStore
 from sched_env import problems
+from wire import secret_files
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -53,7 +53,7 @@ class Service:
 def start(settings: Settings) -> Service:
     """Take the store, load and re-verify what is live in it, and be ready to answer."""
     check_fallbacks(settings)
-    make_token(settings.push_token_file)
+    secret_files.make_push_token(settings.push_token_file)
     store = FolderStore(settings.store_dir, settings.keep_bundles)
     metrics = Metrics()
     live = LivePolicies(store, settings)

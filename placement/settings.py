@@ -11,9 +11,8 @@ import msgspec
 
 from sched_env import problems
 from wire.contracts.feature_spec import ProblemName
+from wire.environment import BELOW_VAR, PREFIX, place, variable
 from wire.errors import ConfigError
-
-PREFIX = "LOADMASTER_"
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -21,19 +20,19 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What can be set; the string under each field says why its default is what it is."""
 
-    store_dir: Path = Path("var/store")
+    store_dir: Path = Path("var") / BELOW_VAR["store_dir"]
     """Policy store, a folder: one process at a time. Defaults follow LOADMASTER_VAR when that is set."""
 
-    trusted_keys_dir: Path = Path("var/keys/trusted")
+    trusted_keys_dir: Path = Path("var") / BELOW_VAR["trusted_keys_dir"]
     """Public keys whose signatures count; two at once while a key is rotated."""
 
-    revoked_keys_file: Path = Path("var/keys/revoked.json")
+    revoked_keys_file: Path = Path("var") / BELOW_VAR["revoked_keys_file"]
     """Keys that no longer count, whatever the folder above still holds."""
 
-    push_token_file: Path = Path("var/keys/push-token")
+    push_token_file: Path = Path("var") / BELOW_VAR["push_token_file"]
     """Bearer token for pushes and rollbacks, read at each of them so that it can be rotated. Made when absent."""
 
-    log_dir: Path = Path("var/log/decisions")
+    log_dir: Path = Path("var") / BELOW_VAR["log_dir"]
     """Where the decision log goes, as JSON lines."""
 
     decision_log: bool = True
@@ -82,21 +81,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.fallbacks.get(problem) or problems.get(problem).fallback
 
 
-_UNDER_VAR = ("store_dir", "trusted_keys_dir", "revoked_keys_file", "push_token_file", "log_dir")
-
-
 def load(environ: Mapping[str, str] = os.environ) -> Settings:
     """Read the settings; the error names the variable, what was found and what is legal."""
     values: dict[str, Any] = {}
-    defaults = Settings()
-    if var := environ.get(PREFIX + "VAR"):
-        for name in _UNDER_VAR:
-            values[name] = str(Path(var) / getattr(defaults, name).relative_to("var"))
     for name in set(Settings.__struct_fields__) - {"fallbacks"}:
-        text = environ.get(PREFIX + name.upper())
+        text = environ.get(variable(name))
         if text is not None:
             values[name] = text
-    given = {problem: environ.get(f"{PREFIX}FALLBACK_{problem.upper()}") for problem in problems.names()}
+        elif name in BELOW_VAR:
+            values[name] = str(place(name, environ))
+    given = {problem: environ.get(variable(f"fallback_{problem}")) for problem in problems.names()}
     values["fallbacks"] = {problem: name for problem, name in given.items() if name}
     try:
         return msgspec.convert(values, Settings, strict=False, dec_hook=_to_path)

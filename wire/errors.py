@@ -41,7 +41,7 @@ class ConfigError(LoadmasterError):
 
 
 class ContractError(LoadmasterError):
-    """Raised when a document or table does not follow its contract (schema, version, digest)."""
+    """Raised when a document or table does not follow its contract (schema, version, digest, signature)."""
 
 
 class TraceError(LoadmasterError):

@@ -100,7 +100,7 @@ def key_id(public_key: Path) -> str:
     """Name a key: SHA-256 of its public half in DER."""
     from cryptography.hazmat.primitives import serialization
 
-    der = _load_public(public_key).public_bytes(
+    der = load_public(public_key).public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )
     return hashlib.sha256(der).hexdigest()
@@ -174,13 +174,14 @@ def _key_hint(signature: Path) -> str:
 def _public_pem(path: Path) -> bytes:
     from cryptography.hazmat.primitives import serialization
 
-    pem: bytes = _load_public(path).public_bytes(
+    pem: bytes = load_public(path).public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
     return pem
 
 
-def _load_public(path: Path) -> Any:
+def load_public(path: Path) -> Any:
+    """Read a public key; anything but a P-256 key is refused."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -6,15 +6,13 @@ import os
 from pathlib import Path
 
 from pipeline.settings import var
+from wire import environment
 
-REGISTRY_ENV = "LOADMASTER_REGISTRY"
+REGISTRY_ENV = environment.variable("registry")
 """Environment variable naming the git remote of the registry; ``var/registry.git`` without it."""
 
-DVC_REMOTE_ENV = "LOADMASTER_DVC_REMOTE"
+DVC_REMOTE_ENV = environment.variable("dvc_remote")
 """Environment variable naming the DVC remote that holds signed bundles; ``var/dvc/remote`` without it."""
-
-STORE_ENV = "LOADMASTER_STORE_DIR"
-"""The placement service's own setting for its policy store; ``var/store`` without it."""
 
 
 def registry_remote() -> str:
@@ -54,4 +52,4 @@ def bundle(digest: str) -> Path:
 
 def store() -> Path:
     """The placement service's policy store, when it runs on this machine."""
-    return Path(os.environ.get(STORE_ENV) or var() / "store")
+    return environment.place("store_dir").absolute()

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.registry import signing
+from wire import records as wire_records
 from wire.contracts import decode, encode
 from wire.contracts.record import PromotionRecord
 from wire.errors import LoadmasterError
@@ -165,7 +165,7 @@ def _signature_faults(
         yield Finding(signature_path_of(record.sequence), "missing: the record is not signed")
         return
     try:
-        key = signing.verify_bytes(data, signature, keys, source=path)
+        key = wire_records.verify(data, signature, keys, source=path)
     except LoadmasterError as error:
         yield Finding(path, error.found.removeprefix(f"{path}: "))
         return

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import io
-import json
-import os
-import secrets
 import tarfile
 import urllib.error
 import urllib.request
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from pipeline.errors import PushError
-from pipeline.registry import signing
-from pipeline.settings import var
+from wire import environment, secret_files
+from wire.contracts.policies import COUNTER_HEADER, LivePolicy, Policies, Refusal
 from wire.contracts.record import PromotionRecord
-
-TOKEN_ENV = "LOADMASTER_PUSH_TOKEN_FILE"  # noqa: S105  (the name of a variable, not a token)
-"""Environment variable naming the file that holds the push token; ``var/keys/push-token`` without it."""
 
 TIMEOUT_S = 180.0
 """The service first loads a pushed policy in a process of its own, which takes seconds on a busy machine."""
@@ -32,21 +25,6 @@ FINAL = {400, 409, 412, 413, 415, 422}
 
 class Refused(PushError):  # noqa: N818  (a refusal is an answer, told apart from not being able to ask)
     """Raised when the service looked at a push and refused it for good."""
-
-
-class LivePolicy(msgspec.Struct, frozen=True):
-    """One entry of ``GET /v1/policies``; fields we do not use are ignored, so that the service may add some."""
-
-    digest: str | None = None
-    counter: int | None = None
-    previous_digest: str | None = None
-    loaded_at: str | None = None
-
-
-class Policies(msgspec.Struct, frozen=True):
-    """Answer of ``GET /v1/policies``."""
-
-    policies: dict[str, LivePolicy | None]
 
 
 def live_policy(url: str, problem: str) -> LivePolicy | None:
@@ -64,7 +42,7 @@ def push_bundle(url: str, record: PromotionRecord, directory: Path) -> None:
     headers = {
         "Authorization": f"Bearer {push_token()}",
         "Content-Type": "application/x-tar",
-        "X-Loadmaster-Counter": str(record.counter),
+        COUNTER_HEADER: str(record.counter),
     }
     if record.previous_digest is None:
         headers["If-None-Match"] = "*"
@@ -79,18 +57,10 @@ def roll_back(url: str, problem: str, *, live_digest: str, counter: int) -> None
     headers = {
         "Authorization": f"Bearer {push_token()}",
         "If-Match": f'"{live_digest}"',
-        "X-Loadmaster-Counter": str(counter),
+        COUNTER_HEADER: str(counter),
     }
     address = _address(url, f"/v1/policies/{problem}/rollback")
     _call(urllib.request.Request(address, data=b"", headers=headers, method="POST"))  # noqa: S310
-
-
-def push_token() -> str:
-    """Read the push token, made on first use."""
-    path = Path(os.environ.get(TOKEN_ENV) or var() / "keys" / "push-token")
-    if not path.exists():
-        signing.create_private(path, secrets.token_urlsafe(32).encode() + b"\n", exclusive=True)
-    return path.read_text().strip()
 
 
 def pack(directory: Path) -> bytes:
@@ -126,9 +96,15 @@ def _call(request: urllib.request.Request) -> bytes:
     return content
 
 
+def push_token() -> str:
+    """Read the push token, made on first use."""
+    path = environment.place("push_token_file")
+    secret_files.make_push_token(path)
+    return secret_files.push_token(path)
+
+
 def _reason(body: bytes) -> str:
     try:
-        document: Any = json.loads(body)
-        return str(document["error"])
-    except (ValueError, KeyError, TypeError):
+        return msgspec.json.decode(body, type=Refusal).error
+    except (msgspec.DecodeError, UnicodeDecodeError):  # not our service: a proxy, or another program on the port
         return body.decode(errors="replace")[:500] or "no reason given"

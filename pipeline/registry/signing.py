@@ -3,58 +3,40 @@
 ``var/keys`` holds ``signing.pem`` (private, mode 0600, needed only where ``promote`` and the other writers of records
 run), ``trusted/<key id>.pub`` (what the placement service accepts; at most two, so that a rotation has no gap),
 ``retired/<key id>.pub`` (no longer accepted by the service, still good for the history) and ``revoked.json``.
-
-    python -m pipeline.registry.signing list
-    python -m pipeline.registry.signing rotate
-    python -m pipeline.registry.signing retire KEY
-    python -m pipeline.registry.signing revoke KEY --reason TEXT
+The command line is ``python -m pipeline.registry.keys``; records are checked in ``wire.records``.
 """
 
 from __future__ import annotations
 
-import argparse
-import base64
 import json
 import os
 import stat
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from pipeline.errors import RegistryError
 from pipeline.files import write_atomic
 from pipeline.registry import p256
 from pipeline.settings import var
-from wire import signatures
-from wire.contracts import decode, encode
-from wire.errors import run_cli
+from wire import environment, secret_files, signatures
+from wire.contracts import encode
+from wire.records import RecordSignature
 
-KEY_ENV = "LOADMASTER_SIGNING_KEY"
+KEY_ENV = environment.variable("signing_key")
 """Environment variable naming the private key when it is not ``var/keys/signing.pem`` (a mounted secret)."""
 
 VALID_AT_ONCE = 2
 """The new key and the one before it; a third would only be a forgotten one."""
 
 
-class RecordSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``records/<sequence>.sig``: ECDSA P-256, SHA-256, over the bytes of the record file."""
-
-    key_id: str
-    signature: str
-    """DER, base64."""
-
-
 def folder() -> Path:
     """Where keys are kept."""
-    return var() / "keys"
+    return var() / environment.KEYS
 
 
 def trusted_folder() -> Path:
     """Public keys the placement service accepts."""
-    return folder() / "trusted"
+    return var() / environment.BELOW_VAR["trusted_keys_dir"]
 
 
 def retired_folder() -> Path:
@@ -64,7 +46,7 @@ def retired_folder() -> Path:
 
 def revoked_file() -> Path:
     """Keys that are good for nothing signed after the record named in their entry."""
-    return folder() / "revoked.json"
+    return var() / environment.BELOW_VAR["revoked_keys_file"]
 
 
 def private_path() -> Path:
@@ -107,34 +89,7 @@ def sign_bytes(data: bytes) -> bytes:
     from cryptography.hazmat.primitives.asymmetric import ec
 
     raw = p256.load_private(private_key()).sign(data, ec.ECDSA(hashes.SHA256()))
-    return encode(RecordSignature(key_id=current_key_id(), signature=base64.b64encode(raw).decode()))
-
-
-def verify_bytes(data: bytes, signature: bytes, keys: dict[str, Path], *, source: str) -> str:
-    """Check a document against its ``.sig`` content; return the key's id. Revocation is for the caller to judge."""
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    claim = decode(signature, RecordSignature, source=f"{source}: signature")
-    path = keys.get(claim.key_id)
-    if path is None:
-        raise RegistryError(
-            f"{source}: signed by the unknown key {claim.key_id[:12]}",
-            "one of " + (", ".join(key[:12] for key in keys) or "no keys at all"),
-        )
-    key: Any = serialization.load_pem_public_key(path.read_bytes())
-    try:
-        raw = base64.b64decode(claim.signature, validate=True)
-        key.verify(raw, data, ec.ECDSA(hashes.SHA256()))
-    except (InvalidSignature, ValueError) as error:
-        raise RegistryError(
-            f"{source}: the signature of key {claim.key_id[:12]} does not match", "unchanged bytes"
-        ) from error
-    # Blanks, or bits that base64 leaves unused, would let a changed file pass for the one that was written.
-    if encode(RecordSignature(claim.key_id, base64.b64encode(raw).decode())) != signature:
-        raise RegistryError(f"{source}: the signature is not in canonical form", "the file as it was written")
-    return claim.key_id
+    return encode(RecordSignature.of(current_key_id(), raw))
 
 
 def rotate() -> str:
@@ -145,7 +100,7 @@ def rotate() -> str:
         raise RegistryError(
             f"{len(valid)} keys are trusted already: {', '.join(key[:12] for key in valid)}",
             f"at most {VALID_AT_ONCE}",
-            "python -m pipeline.registry.signing retire KEY first",
+            "python -m pipeline.registry.keys retire KEY first",
         )
     _replace_private(path)
     return current_key_id()
@@ -157,7 +112,7 @@ def retire(key: str) -> None:
     key = _resolve(key, signatures.trusted(trusted_folder()))
     if key == current_key_id():
         raise RegistryError(
-            f"key {key[:12]} is the one that signs now", fix="python -m pipeline.registry.signing rotate first"
+            f"key {key[:12]} is the one that signs now", fix="python -m pipeline.registry.keys rotate first"
         )
     retired_folder().mkdir(parents=True, exist_ok=True)
     (trusted_folder() / f"{key}.pub").replace(retired_folder() / f"{key}.pub")
@@ -186,26 +141,6 @@ def revoke(key: str, reason: str, *, last_record: tuple[int, str] | None) -> Non
         trusted_file.replace(retired_folder() / f"{key}.pub")
 
 
-def create_private(path: Path, content: bytes, *, exclusive: bool) -> None:
-    """Write a secret with mode 0600, whole or not at all; with ``exclusive`` the first of two writers wins."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.unlink(missing_ok=True)  # left by a killed process that had our number
-    with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    if not exclusive:
-        scratch.replace(path)
-        return
-    try:
-        path.hardlink_to(scratch)
-    except FileExistsError:
-        pass  # Another process was first; both go on with its key.
-    finally:
-        scratch.unlink()
-
-
 def _replace_private(path: Path) -> None:
     if KEY_ENV in os.environ:
         raise RegistryError(
@@ -215,7 +150,7 @@ def _replace_private(path: Path) -> None:
         )
     # Trusted first: a kill in between leaves an unused public key, never a signature that nobody accepts.
     scratch = _next_to(path)
-    create_private(scratch, p256.new_private_pem(), exclusive=False)
+    secret_files.create(scratch, p256.new_private_pem(), exclusive=False)
     _publish(scratch)
     scratch.replace(path)
 
@@ -224,7 +159,7 @@ def _first_private(path: Path) -> None:
     """Make the first key, trusted before it can sign; what a killed process left half-done is taken up again."""
     scratch = _next_to(path)
     try:
-        create_private(scratch, p256.new_private_pem(), exclusive=True)
+        secret_files.create(scratch, p256.new_private_pem(), exclusive=True)
         _publish(scratch)
         mine = p256.key_id(scratch)
         path.hardlink_to(scratch)
@@ -255,41 +190,3 @@ def _resolve(key: str, known: dict[str, Path]) -> str:
     if len(matches) != 1:
         raise RegistryError(f"{len(matches)} keys begin with {key!r}", ", ".join(one[:12] for one in known) or "a key")
     return matches[0]
-
-
-def main() -> int:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline.registry.signing", description="Keys that sign bundles and records"
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="every key and what it is good for")
-    commands.add_parser("rotate", help="sign with a new key; the one before stays valid")
-    one = commands.add_parser("retire", help="stop accepting an old key for new pushes")
-    one.add_argument("key")
-    one = commands.add_parser("revoke", help="withdraw a key that may be in other hands")
-    one.add_argument("key")
-    one.add_argument("--reason", required=True)
-    arguments = parser.parse_args()
-    if arguments.command == "rotate":
-        rotate()
-    elif arguments.command == "retire":
-        retire(arguments.key)
-    elif arguments.command == "revoke":
-        from pipeline.registry.chain import Chain
-
-        revoke(arguments.key, arguments.reason, last_record=Chain.open().head())
-    if arguments.command != "list":
-        from pipeline.registry.chain import Chain
-
-        Chain.open().publish_keys(f"keys: {arguments.command}")
-    private_key()
-    current, listed = current_key_id(), signatures.revocations(revoked_file())
-    for key, path in sorted(public_keys().items()):
-        use = "revoked" if key in listed else path.parent.name + (", signs now" if key == current else "")
-        sys.stdout.write(f"{key}  {use}\n")
-    return 0
-
-
-if __name__ == "__main__":
-    run_cli(main)

@@ -6,7 +6,6 @@ the second to go live. Tag objects carry the record's time, so a rebuilt tag is 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
@@ -17,9 +16,6 @@ from sched_env import problems
 from wire.contracts.record import PromotionRecord
 
 STAGE = "live"
-
-_OURS = re.compile(f"({'|'.join(problems.names())})[@#].*")
-"""Names that only we give; other tags belong to whoever shares the repository with us."""
 
 
 class Tag(NamedTuple):
@@ -63,6 +59,11 @@ def _approval(flip: PromotionRecord, records: Sequence[PromotionRecord]) -> int 
     return max((sequence for sequence in approvals if sequence < flip.sequence), default=None)
 
 
+def _is_ours(name: str) -> bool:
+    """Whether only we give such names; other tags belong to whoever shares the repository with us."""
+    return any(name.startswith((f"{problem}@", f"{problem}#")) for problem in problems.names())
+
+
 def make(repository: Repository, name: str, tag: Tag) -> str:
     """Make the tag object and return its id."""
     return repository.tag(name, tag.commit, tag.message, when_s=tag.when_s)
@@ -71,7 +72,7 @@ def make(repository: Repository, name: str, tag: Tag) -> str:
 def disagreements(repository: Repository, derived: Mapping[str, Tag]) -> list[Finding]:
     """Compare the tags that exist with those the records ask for."""
     every = {ref.removeprefix("refs/tags/"): target for ref, target in repository.refs("refs/tags").items()}
-    present = {name: target for name, target in every.items() if _OURS.fullmatch(name)}
+    present = {name: target for name, target in every.items() if _is_ours(name)}
     findings = [Finding(f"tag {name}", "no record asks for it") for name in sorted(present.keys() - derived.keys())]
     for name, tag in sorted(derived.items()):
         if name not in present:

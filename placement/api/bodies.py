@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
-from fastapi import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from placement.errors import PlaceRefusedError
 from sched_env import problems
@@ -41,9 +42,9 @@ def answer(content: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(content), status, media_type=JSON)
 
 
-def known_problem(name: str) -> ProblemName:
+def known_problem(request: Request) -> ProblemName:
     """Return the problem of a path, or 404."""
-    for problem in problems.names():
-        if problem == name:
-            return problem
+    name: ProblemName = request.path_params["problem"]
+    if name in problems.names():
+        return name
     raise PlaceRefusedError(404, f"problem {name!r} is unknown", legal(problems.names()))

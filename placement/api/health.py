@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
-from fastapi.responses import PlainTextResponse
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
 
 from placement import metrics, service
 from placement.api import bodies
+from placement.api.routes import Group
 from sched_env import problems
 
-router = APIRouter(tags=["operation"])
+group = Group("operation")
 
 
-@router.get("/healthz", summary="The process answers")
-async def healthz() -> Response:
+class Readiness(msgspec.Struct, frozen=True):
+    """Answer of ``GET /readyz``."""
+
+    ready: bool
+    answering: dict[str, str]
+    """Problem -> digest of the policy that answers, or ``fallback``."""
+    degraded: dict[str, str]
+    """Problem -> why what answers is not what the store says is live."""
+
+
+@group.route("GET", "/healthz", summary="The process answers", gives=dict[str, bool])
+async def healthz(_: Request) -> Response:
     """Answer as long as the event loop turns."""
     return bodies.answer({"ok": True})
 
 
-@router.get("/readyz", summary="Decisions can be made")
+@group.route("GET", "/readyz", summary="Decisions can be made", gives=Readiness)
 async def readyz(request: Request) -> Response:
     """Say what answers. A damaged policy does not make the service unready: the fallback answers, and is shown here."""
     live = {problem: service.of(request).live.get(problem) for problem in problems.names()}
     return bodies.answer(
-        {
-            "ready": True,
-            "answering": {problem: state.digest or "fallback" for problem, state in live.items()},
-            "degraded": {problem: state.degraded for problem, state in live.items() if state.degraded},
-        }
+        Readiness(
+            ready=True,
+            answering={problem: state.digest or "fallback" for problem, state in live.items()},
+            degraded={problem: state.degraded for problem, state in live.items() if state.degraded},
+        )
     )
 
 
-@router.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)
+@group.route("GET", "/metrics", summary="Prometheus metrics", gives="text/plain")
 async def prometheus(request: Request) -> Response:
     """Write the exposition text."""
     return Response(service.of(request).metrics.render(), media_type=metrics.CONTENT_TYPE)

@@ -1,93 +1,80 @@
-"""OpenAPI of routes that bypass pydantic: schemas come from the msgspec contracts, the one definition there is."""
+"""OpenAPI of the described routes: schemas come from the msgspec contracts, the one definition there is."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 
-_REF = "#/components/schemas/"
+from placement.api.routes import Described
+from wire.contracts.policies import Refusal
 
-
-def _json(name: str) -> dict[str, Any]:
-    return {"application/json": {"schema": {"$ref": _REF + name}}}
+TITLE = "Loadmaster placement"
+_TOKEN = "pushToken"  # noqa: S105  (the name of a scheme)
 
 
-def answers(name: str, refusals: tuple[int, ...] = ()) -> dict[str, Any]:
-    """Describe a 200 answer and the refusals, all of which look alike."""
-    responses = {"200": {"description": "Done", "content": _json(name)}}
-    for status in refusals:
-        responses[str(status)] = {"description": "Refused; the error says why", "content": _json("Refusal")}
-    return {"responses": responses}
+def document(routes: Sequence[Described]) -> dict[str, Any]:
+    """Describe every route and every contract that its bodies and answers are made of."""
+    kinds = [kind for route in routes for kind in (route.takes, route.gives) if kind and not isinstance(kind, str)]
+    kinds.append(Refusal)
+    found, components = msgspec.json.schema_components(
+        kinds, ref_template="#/components/schemas/{name}", schema_hook=_anything
+    )
+    # By position: kinds such as dict[str, bool] have no name to look them up by.
+    schemas = dict(zip(map(repr, kinds), found, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method] = _operation(route, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": TITLE,
+            "version": version("loadmaster"),
+            "description": "Where VMs, pods, function instances and GPU jobs go, decided by the policy that is live.",
+        },
+        "paths": paths,
+        "components": {"schemas": components, "securitySchemes": {_TOKEN: {"type": "http", "scheme": "bearer"}}},
+    }
 
 
-def body(asks: str, gives: str, refusals: tuple[int, ...]) -> dict[str, Any]:
-    """Describe a JSON body and its answer."""
-    return {"requestBody": {"required": True, "content": _json(asks)}, **answers(gives, refusals)}
+def _operation(route: Described, schemas: dict[str, Any]) -> dict[str, Any]:
+    def content(kind: Any) -> dict[str, Any]:
+        if isinstance(kind, str):
+            binary = {} if kind.startswith("text/") else {"format": "binary"}
+            return {kind: {"schema": {"type": "string", **binary}}}
+        return {"application/json": {"schema": schemas[repr(kind)]}}
+
+    refused = {"description": "Refused; the error says why", "content": content(Refusal)}
+    operation: dict[str, Any] = {
+        "tags": [route.tag],
+        "summary": route.summary,
+        "description": inspect.getdoc(route.endpoint),
+        "operationId": route.name,
+        "responses": {
+            "200": {"description": "Done", "content": content(route.gives)},
+            **{str(status): refused for status in route.refuses},
+        },
+        "parameters": [
+            *(_parameter(name, "path", required=True) for name in route.parameters),
+            *(_parameter(name, "header", required, text) for name, (text, required) in route.headers.items()),
+        ],
+    }
+    if route.takes:
+        operation["requestBody"] = {"required": True, "content": content(route.takes)}
+    if route.secured:
+        operation["security"] = [{_TOKEN: []}]
+    return operation
 
 
-def push(gives: str, refusals: tuple[int, ...], *, archive: bool = True) -> dict[str, Any]:
-    """Describe a change of what is live: token, precondition and counter, with or without an archive."""
-
-    def header(name: str, text: str, required: bool) -> dict[str, Any]:
-        return {"name": name, "in": "header", "required": required, "description": text, "schema": {"type": "string"}}
-
-    described = answers(gives, refusals)
-    described["security"] = [{"pushToken": []}]
-    described["parameters"] = [
-        header("If-Match", 'Digest that is live now, in quotes: "sha256:..."', required=False),
-        header("X-Loadmaster-Counter", "Promotion counter; must be above the last one seen", required=True),
-    ]
-    if archive:
-        described["parameters"].append(header("If-None-Match", "* for the first push of a problem", required=False))
-        tar = {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}}
-        described["requestBody"] = {"required": True, "content": tar}
-    return described
-
-
-class Refusal(msgspec.Struct, frozen=True):
-    """Body of every refusal."""
-
-    error: str
-    """What was found, what was expected, what to do."""
-    live_digest: str | None = None
-    """On 412: what is live."""
-    live_counter: int | None = None
+def _parameter(name: str, place: str, required: bool, text: str = "") -> dict[str, Any]:
+    described = {"description": text} if text else {}
+    return {"name": name, "in": place, "required": required, "schema": {"type": "string"}, **described}
 
 
 def _anything(kind: type) -> dict[str, Any]:
     if kind is object:
         return {"description": "any JSON value"}
     raise NotImplementedError  # msgspec then says which type has no schema
-
-
-def _forget_pydantic(document: dict[str, Any]) -> None:
-    """Take out the refusal that FastAPI assumes for every path parameter; ours are all of one shape."""
-    for name in ("HTTPValidationError", "ValidationError"):
-        document["components"]["schemas"].pop(name, None)
-    for operations in document["paths"].values():
-        for operation in operations.values():
-            content = operation["responses"].get("422", {}).get("content", {})
-            if content.get("application/json", {}).get("schema", {}).get("$ref") == _REF + "HTTPValidationError":
-                del operation["responses"]["422"]
-
-
-def install(app: FastAPI, kinds: tuple[type, ...]) -> None:
-    """Make the app's schema hold the contracts beside what FastAPI finds by itself."""
-
-    def schema() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            _, components = msgspec.json.schema_components(
-                (*kinds, Refusal), ref_template=_REF + "{name}", schema_hook=_anything
-            )
-            document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-            schemas = document.setdefault("components", {}).setdefault("schemas", {})
-            schemas.update(components)
-            _forget_pydantic(document)
-            document["components"]["securitySchemes"] = {"pushToken": {"type": "http", "scheme": "bearer"}}
-            app.openapi_schema = document
-        return app.openapi_schema
-
-    app.openapi = schema  # type: ignore[method-assign]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from fastapi import APIRouter, Response
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
-from placement.api import bodies
-
-router = APIRouter(include_in_schema=False)
+from placement.errors import PlaceRefusedError
+from wire.errors import legal
 
 _HEADERS = {
     # Everything comes from this service, nothing inline: text that reaches the page can never become code.
@@ -20,26 +21,27 @@ _HEADERS = {
 }
 
 
-@router.get("/")
-async def home() -> Response:
+async def home(_: Request) -> Response:
     """Show what is live, the last decisions, and a form to try a placement."""
     return _file("page.html", "text/html")
 
 
-@router.get("/docs")
-async def docs() -> Response:
+async def docs(_: Request) -> Response:
     """Show the API reference, made from /openapi.json in the browser."""
     return _file("docs.html", "text/html")
 
 
-@router.get("/web/{name}")
-async def web(name: str) -> Response:
+async def web(request: Request) -> Response:
     """Serve the scripts and the style sheet of both pages."""
     kinds = {"page.js": "text/javascript", "docs.js": "text/javascript", "style.css": "text/css"}
+    name = request.path_params["name"]
     if name not in kinds:
-        return bodies.answer({"error": "no such file"}, 404)
+        raise PlaceRefusedError(404, f"no file {name!r}", legal(kinds))
     return _file(name, kinds[name])
 
 
 def _file(name: str, kind: str) -> Response:
     return Response(files("placement").joinpath("web", name).read_bytes(), media_type=kind, headers=_HEADERS)
+
+
+routes = [Route("/", home), Route("/docs", docs), Route("/web/{name}", web)]

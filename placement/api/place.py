@@ -5,23 +5,40 @@ from __future__ import annotations
 import time
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from placement import service, state
-from placement.api import bodies, openapi
+from placement.api import bodies
+from placement.api.routes import Group
 from placement.errors import PlaceRefusedError
+from wire.contracts.decision import DecisionLine
 from wire.contracts.place import PlaceRequest, PlaceResponse
 
-router = APIRouter(tags=["placement"])
+group = Group("placement")
+
+
+class Decisions(msgspec.Struct, frozen=True):
+    """Answer of ``GET /v1/decisions``."""
+
+    decisions: list[DecisionLine]
+    totals: dict[str, int]
+    """Problem -> decisions since the service started."""
+    fallbacks: dict[str, int]
+    """Problem -> those that the heuristic made."""
+
 
 _decoder = msgspec.json.Decoder(PlaceRequest)
 _encoder = msgspec.json.Encoder()
 
 
-@router.post(
+@group.route(
+    "POST",
     "/v1/place",
     summary="Rank candidates for one or many requests",
-    openapi_extra=openapi.body("PlaceRequest", "PlaceResponse", refusals=(400, 413, 422)),
+    takes=PlaceRequest,
+    gives=PlaceResponse,
+    refuses=(400, 413, 422),
 )
 async def place(request: Request) -> Response:
     """Answer with ranked candidates, the reason, the digest of the policy and whether the fallback answered.
@@ -48,11 +65,11 @@ async def place(request: Request) -> Response:
     return Response(_encoder.encode(answer), media_type=bodies.JSON)
 
 
-@router.get("/v1/decisions", summary="The last decisions")
+@group.route("GET", "/v1/decisions", summary="The last decisions", gives=Decisions)
 async def decisions(request: Request) -> Response:
     """Return the last decisions, newest first, as the decision log holds them, and how many there were in all."""
     running = service.of(request)
-    return bodies.answer({"decisions": list(running.log.recent)[::-1], **running.metrics.since_start()})
+    return bodies.answer(Decisions(list(running.log.recent)[::-1], **running.metrics.since_start()))
 
 
 def decode(body: bytes) -> PlaceRequest:

@@ -5,55 +5,34 @@ from __future__ import annotations
 import hashlib
 import logging
 import shutil
-from typing import Any
 
-import msgspec
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from placement import intake, service
-from placement.api import bodies, openapi
+from placement.api import bodies
+from placement.api.routes import Group
 from placement.errors import PlaceRefusedError, PushRefusedError
 from placement.live import Live, Precondition
 from placement.settings import Settings
 from sched_env import problems
+from wire.contracts.bundle import Manifest
 from wire.contracts.feature_spec import ProblemName
+from wire.contracts.policies import COUNTER_HEADER, Flipped, LivePolicy, Policies
 
 log = logging.getLogger(__name__)
 
-router = APIRouter(tags=["policies"])
+group = Group("policies")
 
 
-class LivePolicy(msgspec.Struct, frozen=True):
-    """What answers for one problem."""
-
-    digest: str | None
-    """Of the policy that answers; null when the heuristic does although the store names a policy."""
-    counter: int
-    """Of the last flip; 0 when the store cannot say."""
-    previous_digest: str | None
-    loaded_at: str | None
-    fallback: str
-    """Heuristic that answers when the policy cannot."""
-    degraded: str | None = None
-    """Why what answers is not what the store says is live."""
+_CHANGES = {
+    "If-Match": ('Digest that is live now, in quotes: "sha256:..."', False),
+    COUNTER_HEADER: ("Promotion counter; must be above the last one seen", True),
+}
+_FIRST = {"If-None-Match": ("* for the first push of a problem", False)}
 
 
-class Policies(msgspec.Struct, frozen=True):
-    """Answer of ``GET /v1/policies``; null where nothing was ever pushed."""
-
-    policies: dict[ProblemName, LivePolicy | None]
-
-
-class Flipped(msgspec.Struct, frozen=True):
-    """Answer of a push or a rollback."""
-
-    problem: ProblemName
-    digest: str
-    counter: int
-    loaded_at: str
-
-
-@router.get("/v1/policies", summary="What is live", openapi_extra=openapi.answers("Policies"))
+@group.route("GET", "/v1/policies", summary="What is live", gives=Policies)
 async def policies(request: Request) -> Response:
     """Say for each problem which policy answers, since when, and what was live before."""
     running = service.of(request)
@@ -61,28 +40,32 @@ async def policies(request: Request) -> Response:
     return bodies.answer(Policies(shown))
 
 
-@router.get(
-    "/v1/policies/{problem}", summary="Manifest of the live policy", openapi_extra=openapi.answers("Manifest", (404,))
-)
-async def manifest(problem: str, request: Request) -> Response:
+@group.route("GET", "/v1/policies/{problem}", summary="Manifest of the live policy", gives=Manifest, refuses=(404,))
+async def manifest(request: Request) -> Response:
     """Return the manifest: feature spec, metrics, gate verdict, data range, commit."""
-    policy = service.of(request).live.get(bodies.known_problem(problem)).policy
+    problem = bodies.known_problem(request)
+    policy = service.of(request).live.get(problem).policy
     if policy is None:
         raise PlaceRefusedError(404, f"no policy is live for {problem}")
     return bodies.answer(policy.manifest)
 
 
-@router.put(
+@group.route(
+    "PUT",
     "/v1/policies/{problem}",
     summary="Push a signed bundle",
-    openapi_extra=openapi.push("Flipped", refusals=(401, 403, 404, 412, 413, 422)),
+    takes="application/x-tar",
+    gives=Flipped,
+    refuses=(401, 403, 404, 412, 413, 422),
+    headers=_CHANGES | _FIRST,
+    secured=True,
 )
-async def push(problem: str, request: Request) -> Response:
+async def push(request: Request) -> Response:
     """Take a bundle (tar), verify signature, digests, features, graph and golden vectors, then swap it in atomically.
 
     A refused bundle changes nothing and the answer says why.
     """
-    running, wanted = service.of(request), bodies.known_problem(problem)
+    running, wanted = service.of(request), bodies.known_problem(request)
     intake.check_token(request.headers.get("authorization"), running.settings.push_token_file)
     believed = _precondition(request)
     if believed is None:
@@ -103,14 +86,18 @@ async def push(problem: str, request: Request) -> Response:
     return _flipped(running, wanted, live, "push")
 
 
-@router.post(
+@group.route(
+    "POST",
     "/v1/policies/{problem}/rollback",
     summary="Flip back to the previous policy",
-    openapi_extra=openapi.push("Flipped", refusals=(401, 403, 404, 412), archive=False),
+    gives=Flipped,
+    refuses=(401, 403, 404, 412),
+    headers=_CHANGES,
+    secured=True,
 )
-async def rollback(problem: str, request: Request) -> Response:
+async def rollback(request: Request) -> Response:
     """Make the previous policy live again; a flip like any other, so the counter must rise."""
-    running, wanted = service.of(request), bodies.known_problem(problem)
+    running, wanted = service.of(request), bodies.known_problem(request)
     intake.check_token(request.headers.get("authorization"), running.settings.push_token_file)
     live = await running.flip(running.live.rollback, wanted, _precondition(request), _counter(request))
     return _flipped(running, wanted, live, "rollback")
@@ -124,9 +111,9 @@ def _precondition(request: Request) -> Precondition | None:
 
 
 def _counter(request: Request) -> int:
-    text = request.headers.get("x-loadmaster-counter", "")
+    text = request.headers.get(COUNTER_HEADER, "")
     if not text.isdecimal() or len(text) > 15:
-        raise PushRefusedError("counter", 412, f"X-Loadmaster-Counter is {text!r}", "a whole number that rises")
+        raise PushRefusedError("counter", 412, f"{COUNTER_HEADER} is {text!r}", "a whole number that rises")
     return int(text)
 
 
@@ -140,5 +127,5 @@ def _describe(live: Live, settings: Settings, problem: ProblemName) -> LivePolic
 def _flipped(running: service.Service, problem: ProblemName, live: Live, kind: str) -> Response:
     running.metrics.show_live(problem, live)
     running.metrics.flips.labels(problem, kind).inc()
-    shown: Any = live.pointer
-    return bodies.answer(Flipped(problem, shown.digest, shown.counter, shown.loaded_at))
+    assert live.pointer is not None  # noqa: S101  (a flip has just written it)
+    return bodies.answer(Flipped(problem, live.pointer.digest, live.pointer.counter, live.pointer.loaded_at))

@@ -17,7 +17,7 @@ import pytest
 import uvicorn
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from fastapi.testclient import TestClient
+from starlette.testclient import TestClient
 
 from placement.app import create_app
 from placement.settings import Settings

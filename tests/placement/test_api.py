@@ -11,12 +11,12 @@ import httpx
 import msgspec
 import pytest
 
-from placement.app import create_app
-from placement.settings import Settings
 from sched_env import problems
 from wire import sample_bundle
-from wire.contracts.bundle import Verdict
-from wire.contracts.place import PlaceRequest
+from wire.contracts.bundle import Manifest, Verdict
+from wire.contracts.decision import DecisionLine
+from wire.contracts.place import PlaceRequest, PlaceResponse
+from wire.contracts.policies import Flipped, Policies, Refusal
 
 HOSTILE = "<img src=x onerror=\"document.title='taken'\">"
 
@@ -49,21 +49,38 @@ def test_decision_seconds_are_observed(shared_live: Any, kit: Any) -> None:
     assert float(count[1]) >= 1
 
 
-def test_openapi_documents_bodies_that_pydantic_never_sees() -> None:
-    document = create_app(Settings()).openapi()
+def test_openapi_describes_every_route_and_contract(shared_live: Any) -> None:
+    document = shared_live.get("/openapi.json").json()
     schemas = document["components"]["schemas"]
-    _, expected = msgspec.json.schema_components((PlaceRequest,), ref_template="#/components/schemas/{name}")
+    contracts = (PlaceRequest, PlaceResponse, Policies, Flipped, Refusal, Manifest, DecisionLine)
+    _, expected = msgspec.json.schema_components(
+        contracts, ref_template="#/components/schemas/{name}", schema_hook=lambda _: {"description": "any JSON value"}
+    )
     for name, schema in expected.items():
         assert schemas[name] == schema
     body = document["paths"]["/v1/place"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert body == {"$ref": "#/components/schemas/PlaceRequest"}
     references = set(re.findall(r"#/components/schemas/(\w+)", msgspec.json.encode(document).decode()))
     assert references <= schemas.keys()
-    assert {"/v1/place", "/v1/policies", "/v1/policies/{problem}", "/metrics", "/readyz"} <= document["paths"].keys()
+    api = {route.path for route in shared_live.app.routes} - {"/", "/docs", "/web/{name}", "/openapi.json"}
+    assert document["paths"].keys() == api
     for operations in document["paths"].values():
         for operation in operations.values():
-            names = [parameter["name"] for parameter in operation.get("parameters", [])]
+            names = [parameter["name"] for parameter in operation["parameters"]]
             assert len(names) == len(set(names))
+            assert operation["summary"]
+            assert operation["description"]
+    push = document["paths"]["/v1/policies/{problem}"]["put"]
+    assert [entry["name"] for entry in push["parameters"] if entry["required"]] == ["problem", "X-Loadmaster-Counter"]
+    assert push["security"] == [{"pushToken": []}]
+    assert list(push["requestBody"]["content"]) == ["application/x-tar"]
+
+
+def test_a_path_or_method_that_does_not_exist_is_refused_in_the_same_shape(shared_live: Any) -> None:
+    for answer, status in ((shared_live.get("/v2/place"), 404), (shared_live.delete("/v1/place"), 405)):
+        assert answer.status_code == status
+        assert "/docs" in msgspec.json.decode(answer.content, type=Refusal).error
+    assert "POST" in answer.headers["allow"]
 
 
 def test_the_manifest_of_the_live_policy_is_shown_and_404_without(shared_live: Any) -> None:

@@ -23,7 +23,7 @@ def live_digest(client: Any) -> str | None:
 
 def test_a_signed_bundle_becomes_live_and_answers(client: Any, workshop: Any, kit: Any) -> None:
     files = workshop.sample(1)
-    assert client.get("/v1/policies").json()["policies"] == dict.fromkeys(("vm", "pods", "functions", "jobs"))
+    assert client.get("/v1/policies").json()["policies"] == dict.fromkeys(problems.names())
     answer = kit.push(client, files, counter=7)
     assert answer.status_code == 200
     said = answer.json()

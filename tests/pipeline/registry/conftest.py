@@ -26,6 +26,7 @@ from pipeline.registry.git import Repository
 from pipeline.registry.records import path_of, signature_path_of
 from wire import signatures
 from wire.contracts import encode
+from wire.contracts.policies import Policies
 from wire.contracts.record import PromotionRecord, record_sha256
 
 STAGES = """
@@ -155,7 +156,11 @@ class FakeService:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                self._send(200, {"policies": service.policies})
+                # Held to the contract, so that the stand-in cannot drift from the service.
+                blank = {"previous_digest": None, "loaded_at": None, "fallback": "least_allocated"}
+                shown = {problem: blank | entry if entry else None for problem, entry in service.policies.items()}
+                said = msgspec.convert({"policies": shown}, Policies)
+                self._send(200, msgspec.to_builtins(said))
 
             def do_PUT(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))

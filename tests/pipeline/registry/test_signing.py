@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import RegistryError
-from pipeline.registry import p256, signing
+from pipeline.registry import keys, p256, signing
 from pipeline.registry.chain import Chain
 from pipeline.registry.verify import verify
-from wire import signatures
+from wire import records, secret_files, signatures
+from wire.errors import ContractError
 
 
 def test_the_first_use_makes_a_private_key_and_trusts_its_public_half(home) -> None:
@@ -62,7 +63,7 @@ def test_a_mounted_key_is_used_and_never_replaced(home, tmp_path, monkeypatch) -
     monkeypatch.setenv(signing.KEY_ENV, str(mounted))
     with pytest.raises(RegistryError, match="does not exist"):
         signing.private_key()
-    signing.create_private(mounted, p256.new_private_pem(), exclusive=False)
+    secret_files.create(mounted, p256.new_private_pem(), exclusive=False)
     before = mounted.read_bytes()
     signing.sign_bytes(b"x")
     with pytest.raises(RegistryError, match=signing.KEY_ENV):
@@ -75,16 +76,16 @@ def test_rotation_keeps_two_valid_and_refuses_a_third(home) -> None:
     old = signing.current_key_id()
     new = signing.rotate()
     assert new != old
-    keys = signing.public_keys()
-    assert signing.verify_bytes(b"document", first, keys, source="") == old
-    assert signing.verify_bytes(b"document", signing.sign_bytes(b"document"), keys, source="") == new
+    known = signing.public_keys()
+    assert records.verify(b"document", first, known, source="") == old
+    assert records.verify(b"document", signing.sign_bytes(b"document"), known, source="") == new
     with pytest.raises(RegistryError, match="at most 2"):
         signing.rotate()
     with pytest.raises(RegistryError, match="the one that signs now"):
         signing.retire(new)
     signing.retire(old[:10])
     assert list(signatures.trusted(signing.trusted_folder())) == [new]
-    assert signing.verify_bytes(b"document", first, signing.public_keys(), source="") == old, "history stays readable"
+    assert records.verify(b"document", first, signing.public_keys(), source="") == old, "history stays readable"
     signing.rotate()
 
 
@@ -101,15 +102,15 @@ def test_revoking_the_signing_key_puts_a_new_one_in_its_place(home) -> None:
 @pytest.mark.parametrize("change", [b"documenT", b""])
 def test_a_changed_document_is_found(home, change) -> None:
     signature = signing.sign_bytes(b"document")
-    with pytest.raises(RegistryError, match="does not match"):
-        signing.verify_bytes(change, signature, signing.public_keys(), source="records/1")
+    with pytest.raises(ContractError, match="does not match"):
+        records.verify(change, signature, signing.public_keys(), source="records/1")
 
 
 def test_rotation_and_revocation_are_published_with_the_records(history, monkeypatch, capsys) -> None:
     old = signing.current_key_id()
     for arguments in (["rotate"], ["revoke", old, "--reason", "laptop lost"], ["list"]):
-        monkeypatch.setattr(sys, "argv", ["signing", *arguments])
-        signing.main()
+        monkeypatch.setattr(sys, "argv", ["keys", *arguments])
+        keys.main()
     shown = capsys.readouterr().out.splitlines()[-2:]
     assert sorted(line.split("  ")[1] for line in shown) == ["revoked", "trusted, signs now"]
     published = Chain.open().mirror.files("refs/remotes/origin/promotions", "keys/")

@@ -19,7 +19,7 @@ from pipeline.registry.chain import Chain, append
 from pipeline.registry.records import path_of, signature_path_of
 from pipeline.registry.runs import branch_of
 from pipeline.registry.verify import verify
-from wire import signatures
+from wire import secret_files, signatures
 from wire.contracts import decode, encode
 from wire.contracts.record import PromotionRecord, record_sha256
 
@@ -41,7 +41,7 @@ def flip(path: Path) -> None:
 def other_key(folder: Path) -> Path:
     """A private key that nobody trusts."""
     path = folder / "thief.pem"
-    signing.create_private(path, p256.new_private_pem(), exclusive=False)
+    secret_files.create(path, p256.new_private_pem(), exclusive=False)
     return path
 
 

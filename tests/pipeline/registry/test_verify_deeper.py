@@ -24,6 +24,7 @@ from pipeline.registry.git import Repository
 from pipeline.registry.records import examine, path_of, signature_path_of
 from pipeline.registry.runs import branch_of
 from pipeline.registry.verify import verify
+from wire import secret_files
 from wire.contracts import encode
 from wire.contracts.record import record_sha256
 
@@ -126,7 +127,7 @@ def retired_key_listed_as_trusted(attack: Attack) -> None:
 def stranger_trusted(attack: Attack) -> None:
     """The right name for the key, a place among the two that may be trusted, and no record of it."""
     key = attack.root / "thief.pem"
-    signing.create_private(key, p256.new_private_pem(), exclusive=False)
+    secret_files.create(key, p256.new_private_pem(), exclusive=False)
     (signing.trusted_folder() / f"{p256.key_id(key)}.pub").write_bytes(p256.public_pem(key))
 
 
@@ -385,7 +386,7 @@ def test_a_pointer_from_the_branch_says_which_bytes_and_nothing_else(attack) -> 
 
 def test_key_files_of_other_names_are_told(history) -> None:
     key = history / "other.pem"
-    signing.create_private(key, p256.new_private_pem(), exclusive=False)
+    secret_files.create(key, p256.new_private_pem(), exclusive=False)
     (signing.trusted_folder() / "harmless.pub").write_bytes(p256.public_pem(key))
     assert any("replaced by another key" in finding.reason for finding in verify()[1])
 
@@ -393,7 +394,7 @@ def test_key_files_of_other_names_are_told(history) -> None:
 def test_a_key_published_under_a_trusted_name_is_not_trusted(attack) -> None:
     trusted = signing.current_key_id()
     thief = attack.root / "thief.pem"
-    signing.create_private(thief, p256.new_private_pem(), exclusive=False)
+    secret_files.create(thief, p256.new_private_pem(), exclusive=False)
     attack.add_commit({f"keys/{trusted}.pub": p256.public_pem(thief)})
     shutil.rmtree(attack.var)
     with pytest.raises(RegistryError, match=f"publishes key {p256.key_id(thief)} as keys/{trusted}"):

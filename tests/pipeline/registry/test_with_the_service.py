@@ -22,6 +22,7 @@ from pipeline.registry.chain import Chain
 from pipeline.registry.service import live_policy, push_token
 from pipeline.registry.verify import verify
 from sched_env import problems
+from wire import environment
 
 uvicorn = pytest.importorskip("uvicorn")
 app = pytest.importorskip("placement.app")
@@ -200,7 +201,7 @@ def test_the_first_policy_is_set_aside_as_the_approval_body_says(nights, tmp_pat
         outcomes.confirm("functions", url)
         assert not fallback(url)
     with monkeypatch.context() as patch:
-        patch.setenv(places.STORE_ENV, str(tmp_path / "empty"))
+        patch.setenv(environment.variable("store_dir"), str(tmp_path / "empty"))
         with real_service() as url:
             assert fallback(url)
     with real_service() as url:

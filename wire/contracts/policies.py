@@ -1,0 +1,54 @@
+"""``/v1/policies``: what is live, and what a push, a rollback or a refusal answers.
+
+Unlike requests, answers may carry fields that their reader does not know: a service of the next release can be asked
+by a pipeline of this one.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from wire.contracts.feature_spec import ProblemName
+
+COUNTER_HEADER = "X-Loadmaster-Counter"
+"""Header of a push or a rollback: the promotion's counter, which must be above every one seen."""
+
+
+class LivePolicy(msgspec.Struct, frozen=True):
+    """What answers for one problem."""
+
+    digest: str | None
+    """Of the policy that answers; null when the heuristic does although the store names a policy."""
+    counter: int
+    """Of the last flip; 0 when the store cannot say."""
+    previous_digest: str | None
+    loaded_at: str | None
+    fallback: str
+    """Heuristic that answers when the policy cannot."""
+    degraded: str | None = None
+    """Why what answers is not what the store says is live."""
+
+
+class Policies(msgspec.Struct, frozen=True):
+    """Answer of ``GET /v1/policies``; null where nothing was ever pushed."""
+
+    policies: dict[ProblemName, LivePolicy | None]
+
+
+class Flipped(msgspec.Struct, frozen=True):
+    """Answer of a push or a rollback."""
+
+    problem: ProblemName
+    digest: str
+    counter: int
+    loaded_at: str
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Body of every refusal, of pushes and of placements."""
+
+    error: str
+    """What was found, what was expected, what to do."""
+    live_digest: str | None = None
+    """On 412: what is live."""
+    live_counter: int | None = None
