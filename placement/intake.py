@@ -37,7 +37,7 @@ def check_token(authorization: str | None, token_file: Path) -> None:
 
 
 def unpack(archive: Path) -> dict[str, bytes]:
-    """Take the four files out of an uncompressed tar, into memory; nothing is ever extracted to a path it names."""
+    """Take the files out of an uncompressed tar, into memory; nothing is ever extracted to a path it names."""
     files: dict[str, bytes] = {}
     with (
         refusing("the body is not a readable tar archive", "an uncompressed tar"),
@@ -50,17 +50,16 @@ def unpack(archive: Path) -> dict[str, bytes]:
             if name not in bundle.MAX_FILE_BYTES or member.type not in _PLAIN or name in files:
                 raise BundleError(
                     f"archive holds {member.name!r} (type {member.type!r})",
-                    f"each of {', '.join(bundle.MAX_FILE_BYTES)} once, as plain files without a path",
+                    f"each of {', '.join(bundle.MAX_FILE_BYTES)} at most once, as plain files without a path",
                 )
-            if member.size > bundle.MAX_FILE_BYTES[name]:
-                raise BundleError(f"{name} has {member.size} bytes", f"at most {bundle.MAX_FILE_BYTES[name]}")
+            bundle.check_file(name, member.size)
             stream = tar.extractfile(member)
             files[name] = stream.read() if stream else b""
             if len(files[name]) != member.size:
                 raise BundleError(f"archive ends inside {name}", f"{member.size} bytes of it")
-    missing = sorted(set(bundle.MAX_FILE_BYTES) - set(files))
+    missing = sorted(set(bundle.REQUIRED_FILES) - set(files))
     if missing:
-        raise BundleError(f"archive lacks {', '.join(missing)}", ", ".join(bundle.MAX_FILE_BYTES))
+        raise BundleError(f"archive lacks {', '.join(missing)}", ", ".join(bundle.REQUIRED_FILES))
     return files
 
 

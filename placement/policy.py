@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,10 @@ import numpy as np
 
 from placement.errors import PolicyFailedError
 from wire import bundle, graph
-from wire.contracts.bundle import Manifest
+from wire.contracts.bundle import Manifest, ModelName
 from wire.graph import BoolArray, FloatArray
+from wire.models import GraphModel
+from wire.policy import GraphPolicy
 
 WARM_UP_SIZES = (1, 2, 500)
 """Candidate counts run once before a policy is live: the first run of a size allocates its buffers."""
@@ -26,6 +29,8 @@ class Policy:
     key: str
     """Id of the key that signed it."""
     session: Any
+    models: Mapping[ModelName, GraphModel]
+    """The bundle's further models."""
 
     async def score(
         self, candidates: FloatArray, request: FloatArray, mask: BoolArray, *, deadline_s: float, executor: Executor
@@ -52,11 +57,12 @@ class Policy:
 
 def open_policy(checked: bundle.Bundle, key: str) -> Policy:
     """Load a checked bundle, replay its golden vectors, warm it up."""
-    session = graph.open_session(checked.policy)
+    loaded = GraphPolicy(checked.policy, checked.manifest.digest, checked)
+    session = loaded.session
     bundle.replay_golden(session, checked.golden)
     spec = checked.manifest.feature_spec
     for size in WARM_UP_SIZES:
         candidates = np.zeros((1, size, len(spec.candidate)), np.float32)
         request = np.zeros((1, len(spec.request)), np.float32)
         graph.scores(session, candidates, request, np.ones((1, size), np.bool_))
-    return Policy(checked.manifest, key, session)
+    return Policy(checked.manifest, key, session, loaded.models)

@@ -5,7 +5,7 @@ Layout of the folder store::
     <store>/lock                                 held by the one process that serves this folder
     <store>/<problem>/live.json                  the pointer, replaced atomically
     <store>/<problem>/history.jsonl              every pointer there ever was; live.json is rebuilt from it
-    <store>/<problem>/bundles/<digest hex>/      the four files of a bundle
+    <store>/<problem>/bundles/<digest hex>/      the files of a bundle
     <store>/staging/                             half-done work; emptied at every start
 
 A killed process leaves either the old pointer or the new one, and a pointer is written only after its bundle is on

@@ -11,45 +11,56 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import io
 import json
 import stat
 import sys
-import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from wire import golden, models
 from wire.command import Verb
 from wire.contracts import decode
 from wire.contracts.bundle import (
     GOLDEN_FILE,
     MANIFEST_FILE,
     MASKED_SCORE,
+    MODEL_NAMES,
     POLICY_FILE,
     SIGNATURE_FILE,
     Manifest,
     content_digest,
+    model_file,
+    model_golden_file,
 )
 from wire.contracts.feature_spec import Feature, FeatureSpec
 from wire.errors import BundleError, ContractError, legal, run_cli
-from wire.graph import BoolArray, FloatArray, check_graph, open_session, refusing, scores
+from wire.graph import BoolArray, FloatArray, check_graph, open_session, scores
+from wire.models import CheckedModel
 
 MIB = 1024 * 1024
 
 CONTENT_FILES = (POLICY_FILE, GOLDEN_FILE)
-"""Files the manifest must list, and no others."""
+"""Content that every bundle has; the manifest lists it, the files of its further models, and nothing else."""
 
-MAX_FILE_BYTES = {POLICY_FILE: 32 * MIB, GOLDEN_FILE: 64 * MIB, MANIFEST_FILE: MIB, SIGNATURE_FILE: MIB}
-"""A policy of 13k parameters is 60 kB; a hundred times the largest we foresee still passes."""
+REQUIRED_FILES = (*CONTENT_FILES, MANIFEST_FILE, SIGNATURE_FILE)
+"""What a signed bundle has in any case."""
 
-MAX_BUNDLE_BYTES = sum(MAX_FILE_BYTES.values())
+MAX_FILE_BYTES = {
+    POLICY_FILE: 32 * MIB,
+    GOLDEN_FILE: golden.MAX_BYTES,
+    MANIFEST_FILE: MIB,
+    SIGNATURE_FILE: MIB,
+    **{model_file(name): 32 * MIB for name in MODEL_NAMES},
+    **{model_golden_file(name): golden.MAX_BYTES for name in MODEL_NAMES},
+}
+"""Every file a bundle may have. A policy of 13k parameters is 60 kB; a hundred times the largest we foresee passes."""
 
-GOLDEN_TOLERANCE = 1e-4
-"""Allowed |score - expected| / (1 + |expected|): other CPUs sum in another order, a wrong policy is far off."""
+_PARTS = ("candidates", "request", "mask", "scores")
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,7 @@ class Bundle:
     manifest: Manifest
     policy: bytes
     golden: tuple[GoldenCase, ...]
+    models: tuple[CheckedModel, ...] = ()
 
 
 def read(directory: Path) -> dict[str, bytes]:
@@ -76,16 +88,22 @@ def read(directory: Path) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     try:
         for path in sorted(directory.iterdir()):
-            if path.name not in MAX_FILE_BYTES:
-                raise BundleError(f"bundle holds {path.name!r}", legal(MAX_FILE_BYTES))
             status = path.lstat()
+            check_file(path.name, status.st_size)
             if not stat.S_ISREG(status.st_mode):
                 raise BundleError(f"{path.name} is not a regular file", "plain files, no links")
-            _check_size(path.name, status.st_size)
             files[path.name] = path.read_bytes()
     except OSError as error:
         raise BundleError(f"bundle {directory} cannot be read: {error}") from error
     return files
+
+
+def check_file(name: str, size: int) -> None:
+    """Refuse a file that no bundle has, or one above its cap; asked before anything is read."""
+    if name not in MAX_FILE_BYTES:
+        raise BundleError(f"bundle holds {name!r}", legal(MAX_FILE_BYTES))
+    if size > MAX_FILE_BYTES[name]:
+        raise BundleError(f"{name} has {size} bytes", f"at most {MAX_FILE_BYTES[name]}")
 
 
 def check(files: Mapping[str, bytes], known: Callable[[str], FeatureSpec] | None = None) -> Bundle:
@@ -96,22 +114,30 @@ def check(files: Mapping[str, bytes], known: Callable[[str], FeatureSpec] | None
         known: Feature spec of a problem as it is built here (``sched_env.problems.spec``); the bundle's must fit it.
             Left out: whoever feeds the policy checks that.
     """
+    for name, data in files.items():
+        check_file(name, len(data))
     for name in (*CONTENT_FILES, MANIFEST_FILE):
         if name not in files:
-            raise BundleError(f"bundle has no {name}", f"the files {', '.join(MAX_FILE_BYTES)}")
-    for name, data in files.items():
-        if name not in MAX_FILE_BYTES:
-            raise BundleError(f"bundle holds {name!r}", legal(MAX_FILE_BYTES))
-        _check_size(name, len(data))
+            raise BundleError(f"bundle has no {name}", f"the files {', '.join(REQUIRED_FILES)}")
     manifest = check_manifest(files[MANIFEST_FILE])
-    for name in CONTENT_FILES:
+    unlisted = files.keys() - manifest.files.keys() - {MANIFEST_FILE, SIGNATURE_FILE}
+    if unlisted:
+        raise BundleError(f"bundle holds {sorted(unlisted)}", f"what its manifest lists: {sorted(manifest.files)}")
+    for name, sha256 in manifest.files.items():
+        if name not in files:
+            raise BundleError(f"bundle has no {name}", "every file that its manifest lists")
         found = hashlib.sha256(files[name]).hexdigest()
-        if found != manifest.files[name]:
-            raise BundleError(f"{name} has SHA-256 {found}", f"{manifest.files[name]} as its manifest says")
+        if found != sha256:
+            raise BundleError(f"{name} has SHA-256 {found}", f"{sha256} as its manifest says")
     if known is not None:
         check_spec(manifest.feature_spec, known(manifest.problem))
     check_graph(files[POLICY_FILE], manifest.feature_spec, manifest.opset)
-    return Bundle(manifest, files[POLICY_FILE], check_golden(files[GOLDEN_FILE], manifest.feature_spec))
+    return Bundle(
+        manifest,
+        files[POLICY_FILE],
+        check_golden(files[GOLDEN_FILE], manifest.feature_spec),
+        tuple(models.check(name, spec, files, manifest.opset) for name, spec in manifest.model_specs.items()),
+    )
 
 
 def check_manifest(data: bytes) -> Manifest:
@@ -120,11 +146,14 @@ def check_manifest(data: bytes) -> Manifest:
         manifest = decode(data, Manifest, source=MANIFEST_FILE)
     except ContractError as error:
         raise BundleError(error.found, error.expected, error.fix) from error
-    if set(manifest.files) != set(CONTENT_FILES):
-        raise BundleError(f"manifest lists {sorted(manifest.files)}", f"exactly {sorted(CONTENT_FILES)}")
+    listed = set(CONTENT_FILES)
+    for name in manifest.model_specs:
+        listed |= {model_file(name), model_golden_file(name)}
+    if set(manifest.files) != listed:
+        raise BundleError(f"manifest lists {sorted(manifest.files)}", f"exactly {sorted(listed)}")
     if manifest.feature_spec.problem != manifest.problem:
         raise BundleError(f"feature spec is of problem {manifest.feature_spec.problem}", manifest.problem)
-    digest = content_digest(manifest.problem, manifest.feature_spec, manifest.files)
+    digest = content_digest(manifest.problem, manifest.feature_spec, manifest.files, manifest.model_specs)
     if digest != manifest.digest:
         raise BundleError(f"manifest claims digest {manifest.digest}", f"{digest}, computed from its content")
     return manifest
@@ -150,53 +179,30 @@ def _columns(features: Iterable[Feature]) -> list[tuple[str, str, float]]:
 
 
 def check_golden(data: bytes, spec: FeatureSpec) -> tuple[GoldenCase, ...]:
-    """Decode golden vectors: at least two sizes (so that a frozen axis shows), right shapes, finite numbers."""
-    with refusing(f"{GOLDEN_FILE} cannot be read", "sizes and four arrays a size"):
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            unpacked = sum(entry.file_size for entry in archive.infolist())
-        if unpacked > MAX_FILE_BYTES[GOLDEN_FILE]:
-            raise BundleError(f"{GOLDEN_FILE} unpacks to {unpacked} bytes", f"at most {MAX_FILE_BYTES[GOLDEN_FILE]}")
-        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            sizes = [int(size) for size in arrays["sizes"]]
-            cases = [
-                GoldenCase(*(arrays[f"{part}_{size}"] for part in ("candidates", "request", "mask", "scores")))
-                for size in sizes
-            ]
-    if len(set(sizes)) < 2:
-        raise BundleError(f"{GOLDEN_FILE} has sizes {sizes}", "two different candidate counts or more")
-    for size, case in zip(sizes, cases, strict=True):
-        rows = case.scores.shape[0] if case.scores.ndim else 0
-        expected: dict[str, tuple[tuple[int, ...], type[np.generic]]] = {
-            "candidates": ((rows, size, len(spec.candidate)), np.float32),
-            "request": ((rows, len(spec.request)), np.float32),
-            "mask": ((rows, size), np.bool_),
-            "scores": ((rows, size), np.float32),
+    """Decode the policy's golden vectors: two candidate counts or more, right shapes, finite numbers."""
+    cases = []
+    for size, arrays in golden.load(data, GOLDEN_FILE, _PARTS).items():
+        rows = arrays["scores"].shape[0] if arrays["scores"].ndim else 0
+        expected = {
+            "candidates": ((rows, size, len(spec.candidate)), "float32"),
+            "request": ((rows, len(spec.request)), "float32"),
+            "mask": ((rows, size), "bool"),
+            "scores": ((rows, size), "float32"),
         }
-        for part, (shape, dtype) in expected.items():
-            array = getattr(case, part)
-            if rows == 0 or array.shape != shape or array.dtype != dtype:
-                found = f"{GOLDEN_FILE} {part}_{size} is {array.dtype}{list(array.shape)}"
-                raise BundleError(found, f"{np.dtype(dtype)}{list(shape)} with at least one row")
-            if not np.isfinite(array).all():
-                raise BundleError(f"{GOLDEN_FILE} {part}_{size} holds NaN or infinity", "finite numbers")
+        golden.hold_to(arrays, expected, size, GOLDEN_FILE)
+        cases.append(GoldenCase(**arrays))
     return tuple(cases)
 
 
-def replay_golden(session: Any, golden: Iterable[GoldenCase]) -> float:
-    """Replay the golden vectors; returns the worst relative difference, raises when a score or a choice differs."""
+def replay_golden(session: Any, cases: Iterable[GoldenCase]) -> float:
+    """Replay the policy's golden vectors; returns the worst relative difference, raises when a score differs."""
     worst = 0.0
-    for case in golden:
-        size = case.mask.shape[1]
-        with refusing(f"{POLICY_FILE} fails on golden vectors of size {size}"):
-            found = scores(session, case.candidates, case.request, case.mask)
-        if found.shape != case.scores.shape or not np.isfinite(found).all():
-            raise BundleError(f"golden vectors of size {size} give shape {found.shape}, or NaN", "the recorded scores")
+    for case in cases:
+        what = f"{POLICY_FILE} of size {case.mask.shape[1]}"
+        found = golden.run(partial(scores, session, case.candidates, case.request, case.mask), case.scores, what)
         if (found[~case.mask] != np.float32(MASKED_SCORE)).any():
-            raise BundleError(f"golden vectors of size {size}: a masked candidate is scored", f"{MASKED_SCORE:g}")
-        gap = np.abs(found - case.scores) / (1.0 + np.abs(case.scores))
-        worst = max(worst, float(gap[case.mask].max(initial=0.0)))
-        if worst > GOLDEN_TOLERANCE:
-            raise BundleError(f"golden scores of size {size} differ by {worst:.2e}", f"at most {GOLDEN_TOLERANCE:g}")
+            raise BundleError(f"golden vectors: {what} scores a masked candidate", f"{MASKED_SCORE:g}")
+        worst = max(worst, golden.compare(found[case.mask], case.scores[case.mask], what))
     return worst
 
 
@@ -209,18 +215,15 @@ def run(options: argparse.Namespace) -> int:
     """Check a bundle directory and say what it is, as one line of JSON."""
     bundle = check(read(options.directory))
     worst = replay_golden(open_session(bundle.policy), bundle.golden)
+    opened = models.open_all(bundle.models)
     manifest = bundle.manifest
     summary = {"problem": manifest.problem, "digest": manifest.digest, "golden_difference": worst, "ok": True}
+    summary |= {"models": sorted(opened)} if opened else {}
     sys.stdout.write(json.dumps(summary) + "\n")
     return 0
 
 
 main = Verb("python -m wire.bundle", "Check a policy bundle and say what it is, as one line of JSON.", arguments, run)
-
-
-def _check_size(name: str, size: int) -> None:
-    if size > MAX_FILE_BYTES[name]:
-        raise BundleError(f"{name} has {size} bytes", f"at most {MAX_FILE_BYTES[name]}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The ONNX graph of a policy: what it may hold, and how it is run.
+"""The ONNX graphs of a bundle: what they may hold, and how they are run.
 
 ONNX is not code, but not harmless either: weights can point to other files, operators can come from elsewhere. A
 graph is walked before anything interprets it, and only plain arithmetic passes. onnx and onnxruntime are imported
@@ -44,6 +44,9 @@ ALLOWED_OPS = frozenset(
 FloatArray = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
 
+Ports = Mapping[str, tuple[str, tuple[int | None, ...]]]
+"""Name -> (dtype, axes) of a graph's inputs or outputs; None is an axis that must stay open."""
+
 
 @contextmanager
 def refusing(found: str, expected: str = "") -> Iterator[None]:
@@ -57,31 +60,32 @@ def refusing(found: str, expected: str = "") -> Iterator[None]:
 
 
 def check_graph(policy: bytes, spec: FeatureSpec, opset: int) -> None:
-    """Refuse a graph that reaches outside itself, uses other operators, or does not have our inputs and output."""
+    """Refuse a policy that reaches outside itself, uses other operators, or does not have our inputs and output."""
+    inputs: Ports = {
+        CANDIDATES_INPUT: ("float32", (None, None, len(spec.candidate))),
+        REQUEST_INPUT: ("float32", (None, len(spec.request))),
+        MASK_INPUT: ("bool", (None, None)),
+    }
+    check_model(policy, inputs, {SCORES_OUTPUT: ("float32", (None, None))}, opset, POLICY_FILE)
+
+
+def check_model(data: bytes, inputs: Ports, outputs: Ports, opset: int, file: str) -> None:
+    """Refuse a graph that is not plain arithmetic between exactly these ports."""
     import onnx
 
-    with refusing(f"{POLICY_FILE} is not valid ONNX", "what pipeline.export writes"):
-        model = onnx.load_model_from_string(policy)
-        _refuse_foreign_parts(model)
+    with refusing(f"{file} is not valid ONNX", "what pipeline.export writes"):
+        model = onnx.load_model_from_string(data)
+        _refuse_foreign_parts(model, file)
         onnx.checker.check_model(model)
     actual = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
     if actual not in OPSETS or actual != opset:
-        found = f"{POLICY_FILE} has opset {actual}, its manifest says {opset}"
+        found = f"{file} has opset {actual}, its manifest says {opset}"
         raise BundleError(found, f"the same opset in both, {OPSETS.start} to {OPSETS.stop - 1}")
-    kinds = onnx.TensorProto
-    _check_ports(
-        "inputs",
-        model.graph.input,
-        {
-            CANDIDATES_INPUT: (kinds.FLOAT, (None, None, len(spec.candidate))),
-            REQUEST_INPUT: (kinds.FLOAT, (None, len(spec.request))),
-            MASK_INPUT: (kinds.BOOL, (None, None)),
-        },
-    )
-    _check_ports("outputs", model.graph.output, {SCORES_OUTPUT: (kinds.FLOAT, (None, None))})
+    _check_ports(f"{file} input", model.graph.input, inputs)
+    _check_ports(f"{file} output", model.graph.output, outputs)
 
 
-def _refuse_foreign_parts(model: Any) -> None:
+def _refuse_foreign_parts(model: Any, file: str) -> None:
     """Walk the whole model before anything interprets it: domains, operators, subgraphs, external and sparse data."""
     import onnx
 
@@ -89,14 +93,14 @@ def _refuse_foreign_parts(model: Any) -> None:
     domains = sorted({entry.domain for entry in model.opset_import} | {node.domain for node in graph.node})
     foreign = [domain for domain in domains if domain not in ("", "ai.onnx")]
     if foreign:
-        raise BundleError(f"{POLICY_FILE} uses operator domains {foreign}", "the standard domain only")
+        raise BundleError(f"{file} uses operator domains {foreign}", "the standard domain only")
     if model.functions or model.training_info or graph.sparse_initializer:
-        raise BundleError(f"{POLICY_FILE} has local functions, training info or sparse tensors", "a plain graph")
+        raise BundleError(f"{file} has local functions, training info or sparse tensors", "a plain graph")
     strangers = sorted({node.op_type for node in graph.node} - ALLOWED_OPS)
     if strangers:
-        raise BundleError(f"{POLICY_FILE} uses operators {strangers}", "operators of wire.bundle.ALLOWED_OPS")
+        raise BundleError(f"{file} uses operators {strangers}", "operators of wire.graph.ALLOWED_OPS")
     if len(graph.node) > MAX_NODES:
-        raise BundleError(f"{POLICY_FILE} has {len(graph.node)} nodes", f"at most {MAX_NODES}")
+        raise BundleError(f"{file} has {len(graph.node)} nodes", f"at most {MAX_NODES}")
     tensors = list(graph.initializer)
     plain = {
         getattr(onnx.AttributeProto, kind) for kind in ("FLOAT", "INT", "STRING", "TENSOR", "FLOATS", "INTS", "STRINGS")
@@ -104,27 +108,30 @@ def _refuse_foreign_parts(model: Any) -> None:
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.type not in plain:
-                raise BundleError(f"{POLICY_FILE} node {node.name!r} has attribute {attribute.name!r}", "plain values")
+                raise BundleError(f"{file} node {node.name!r} has attribute {attribute.name!r}", "plain values")
             if attribute.type == onnx.AttributeProto.TENSOR:
                 tensors.append(attribute.t)
     if any(tensor.external_data or tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors):
-        raise BundleError(f"{POLICY_FILE} keeps weights in another file (external data)", "all weights inside")
+        raise BundleError(f"{file} keeps weights in another file (external data)", "all weights inside")
     parameters = sum(int(np.prod(tensor.dims, dtype=np.float64)) for tensor in tensors)
     if parameters > MAX_PARAMETERS:
-        raise BundleError(f"{POLICY_FILE} has {parameters} parameters", f"at most {MAX_PARAMETERS}")
+        raise BundleError(f"{file} has {parameters} parameters", f"at most {MAX_PARAMETERS}")
 
 
-def _check_ports(side: str, ports: Iterable[Any], expected: Mapping[str, tuple[int, tuple[int | None, ...]]]) -> None:
+def _check_ports(side: str, ports: Iterable[Any], expected: Ports) -> None:
     """Hold graph inputs or outputs to names, types, ranks and fixed axes; None is an axis that must stay open."""
+    import onnx
+
     found = {port.name: port.type.tensor_type for port in ports}
     if set(found) != set(expected):
-        raise BundleError(f"{POLICY_FILE} has {side} {sorted(found)}", f"exactly {sorted(expected)}")
-    for name, (kind, shape) in expected.items():
+        raise BundleError(f"{side}s are {sorted(found)}", f"exactly {sorted(expected)}")
+    for name, (dtype, shape) in expected.items():
+        kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         axes = tuple(axis.dim_value or None for axis in found[name].shape.dim)
         if found[name].elem_type != kind or axes != shape:
             raise BundleError(
-                f"{POLICY_FILE} {side[:-1]} {name} has element type {found[name].elem_type} and axes {axes}",
-                f"element type {kind} and axes {shape}, None being dynamic",
+                f"{side} {name} has element type {found[name].elem_type} and axes {axes}",
+                f"element type {kind} ({dtype}) and axes {shape}, None being dynamic",
             )
 
 
@@ -140,8 +147,8 @@ def runtime() -> Any:
     return onnxruntime
 
 
-def open_session(policy: bytes) -> Any:
-    """Load a policy with the options of a shared pod: one thread, no spinning."""
+def open_session(data: bytes, file: str = POLICY_FILE) -> Any:
+    """Load a graph with the options of a shared pod: one thread, no spinning."""
     onnxruntime = runtime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
@@ -150,8 +157,8 @@ def open_session(policy: bytes) -> Any:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     options.log_severity_level = 3
-    with refusing(f"onnxruntime cannot load {POLICY_FILE}"):
-        return onnxruntime.InferenceSession(policy, options, providers=["CPUExecutionProvider"])
+    with refusing(f"onnxruntime cannot load {file}"):
+        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
 
 def scores(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from wire import bundle, graph
+from wire import bundle, graph, models
 from wire.bundle import Bundle
 from wire.contracts.bundle import Manifest
 from wire.contracts.feature_spec import FeatureSpec
@@ -14,7 +14,7 @@ from wire.graph import BoolArray, FloatArray
 
 
 class GraphPolicy:
-    """Scores candidates with an ONNX graph, on one thread.
+    """Scores candidates with an ONNX graph, on one thread; ``models`` holds the bundle's further ones by name.
 
     Args:
         policy: The bytes of the graph.
@@ -25,6 +25,7 @@ class GraphPolicy:
     def __init__(self, policy: bytes, name: str, checked: Bundle | None = None) -> None:
         self.name, self._checked = name, checked
         self.session = graph.open_session(policy)
+        self.models = models.open_all(checked.models) if checked else {}
 
     @property
     def bundle(self) -> Bundle:

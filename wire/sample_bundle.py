@@ -17,20 +17,25 @@ from wire.contracts import encode
 from wire.contracts.bundle import (
     CANDIDATES_INPUT,
     GOLDEN_FILE,
+    GOLDEN_SIZES,
     MANIFEST_FILE,
     MASK_INPUT,
     MASKED_SCORE,
     POLICY_FILE,
     REQUEST_INPUT,
     SCORES_OUTPUT,
+    Column,
     Lineage,
     Manifest,
+    ModelInput,
+    ModelName,
+    ModelSpec,
     content_digest,
+    model_file,
+    model_golden_file,
 )
 from wire.contracts.feature_spec import FeatureSpec
 from wire.graph import OPSET, open_session, scores
-
-GOLDEN_SIZES = (1, 2, 5, 20)
 
 
 def build(spec: FeatureSpec, *, seed: int = 0, hidden: int = 64) -> dict[str, bytes]:
@@ -39,21 +44,40 @@ def build(spec: FeatureSpec, *, seed: int = 0, hidden: int = 64) -> dict[str, by
     return assemble(spec, policy)
 
 
-def assemble(spec: FeatureSpec, policy: bytes, *, golden: bytes | None = None, **changes: Any) -> dict[str, bytes]:
-    """Put a manifest and golden vectors around a policy; ``changes`` replace fields of the manifest."""
+def assemble(
+    spec: FeatureSpec,
+    policy: bytes,
+    *,
+    golden: bytes | None = None,
+    models: dict[ModelName, tuple[ModelSpec, bytes, bytes]] | None = None,
+    **changes: Any,
+) -> dict[str, bytes]:
+    """Put a manifest and golden vectors around a policy.
+
+    Args:
+        spec: What the policy's inputs mean.
+        policy: The graph.
+        golden: Its golden vectors, if they are not to be recorded here.
+        models: Further models: name -> spec, graph and golden vectors (:func:`model`).
+        changes: Replace fields of the manifest.
+    """
     golden = golden if golden is not None else golden_vectors(spec, policy)
     content = {POLICY_FILE: policy, GOLDEN_FILE: golden}
+    for name, (_, further, vectors) in (models or {}).items():
+        content |= {model_file(name): further, model_golden_file(name): vectors}
+    specs = {name: further[0] for name, further in (models or {}).items()}
     files = {name: hashlib.sha256(data).hexdigest() for name, data in content.items()}
     fields: dict[str, Any] = {
         "problem": spec.problem,
         "feature_spec": spec,
         "files": files,
-        "digest": content_digest(spec.problem, spec, files),
+        "digest": content_digest(spec.problem, spec, files, specs),
         "algorithm": "untrained",
         "opset": OPSET,
         "params": {},
         "metrics": {},
         "lineage": Lineage("0" * 40, "0" * 64, "sample", "1970-01-01T00:00:00Z", "1970-01-01T00:00:00Z"),
+        **({"models": specs} if specs else {}),
     }
     return content | {MANIFEST_FILE: encode(Manifest(**fields | changes))}
 
@@ -67,7 +91,7 @@ def graph(spec: FeatureSpec, *, seed: int, hidden: int, scale_to: float = 1.0) -
         hidden: Width of the two layers.
         scale_to: Factor of the scores.
     """
-    from onnx import TensorProto, checker, helper, numpy_helper
+    from onnx import TensorProto, helper
 
     rng = np.random.default_rng(seed)
     width = len(spec.candidate) + len(spec.request)
@@ -122,23 +146,46 @@ def graph(spec: FeatureSpec, *, seed: int, hidden: int, scale_to: float = 1.0) -
         for kind, inputs, output in operators
     ]
 
-    def port(name: str, kind: int, *axes: str | int) -> Any:
-        return helper.make_tensor_value_info(name, kind, axes)
+    port = helper.make_tensor_value_info
+    inputs = [
+        port(CANDIDATES_INPUT, TensorProto.FLOAT, ("batch", "nodes", len(spec.candidate))),
+        port(REQUEST_INPUT, TensorProto.FLOAT, ("batch", len(spec.request))),
+        port(MASK_INPUT, TensorProto.BOOL, ("batch", "nodes")),
+    ]
+    return _model("policy", nodes, inputs, port(SCORES_OUTPUT, TensorProto.FLOAT, ("batch", "nodes")), constants)
 
-    body = helper.make_graph(
-        nodes,
-        "policy",
-        [
-            port(CANDIDATES_INPUT, TensorProto.FLOAT, "batch", "nodes", len(spec.candidate)),
-            port(REQUEST_INPUT, TensorProto.FLOAT, "batch", len(spec.request)),
-            port(MASK_INPUT, TensorProto.BOOL, "batch", "nodes"),
-        ],
-        [port(SCORES_OUTPUT, TensorProto.FLOAT, "batch", "nodes")],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
-    )
-    model = helper.make_model(body, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
-    checker.check_model(model)
-    return model
+
+def _model(name: str, nodes: list[Any], inputs: list[Any], output: Any, constants: dict[str, Any]) -> Any:
+    from onnx import checker, helper, numpy_helper
+
+    weights = [numpy_helper.from_array(value, constant) for constant, value in constants.items()]
+    body = helper.make_graph(nodes, name, inputs, [output], weights)
+    made = helper.make_model(body, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
+    checker.check_model(made)
+    return made
+
+
+def model(columns: Sequence[Column], *, output: str, unit: str, seed: int = 0) -> tuple[ModelSpec, bytes, bytes]:
+    """Return a further model, linear in its columns, with its spec and golden vectors."""
+    from onnx import TensorProto, helper
+
+    spec = ModelSpec((ModelInput("rows", "float32", (None, len(columns)), tuple(columns)),), output, unit, version=1)
+    rng = np.random.default_rng(seed)
+    nodes = [
+        helper.make_node("MatMul", ["rows", "weights"], ["column"]),
+        helper.make_node("Squeeze", ["column", "axis_1"], [output]),
+    ]
+    constants = {"weights": np.asarray(rng.random((len(columns), 1)), np.float32), "axis_1": np.array([1], np.int64)}
+    port = helper.make_tensor_value_info
+    inputs = [port("rows", TensorProto.FLOAT, ("rows_asked", len(columns)))]
+    made = _model("model", nodes, inputs, port(output, TensorProto.FLOAT, ("rows_asked",)), constants)
+    graph_bytes = made.SerializeToString()
+    arrays: dict[str, Any] = {"sizes": np.array(GOLDEN_SIZES)}
+    session = open_session(graph_bytes)
+    for size in GOLDEN_SIZES:
+        arrays[f"rows_{size}"] = rng.random((size, len(columns)), np.float32)
+        arrays[f"{output}_{size}"] = session.run([output], {"rows": arrays[f"rows_{size}"]})[0]
+    return spec, graph_bytes, _npz(arrays)
 
 
 def golden_vectors(spec: FeatureSpec, policy: bytes, sizes: Sequence[int] = GOLDEN_SIZES, seed: int = 0) -> bytes:
@@ -152,6 +199,10 @@ def golden_vectors(spec: FeatureSpec, policy: bytes, sizes: Sequence[int] = GOLD
         mask = rng.random((2, size)) < 0.8
         arrays |= {f"candidates_{size}": candidates, f"request_{size}": request, f"mask_{size}": mask}
         arrays[f"scores_{size}"] = scores(session, candidates, request, mask)
+    return _npz(arrays)
+
+
+def _npz(arrays: dict[str, Any]) -> bytes:
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
     return buffer.getvalue()

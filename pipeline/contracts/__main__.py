@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from pipeline.contracts import evaluation, gate, raw, windows
-from wire.contracts import bundle, feature_spec, place, record, replay
+from wire.contracts import bundle, decision, feature_spec, place, policies, record, replay
 from wire.errors import run_cli
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "contracts"
@@ -18,6 +18,10 @@ DOCUMENTS: dict[str, type[msgspec.Struct]] = {
     "bundle-manifest": bundle.Manifest,
     "place-request": place.PlaceRequest,
     "place-response": place.PlaceResponse,
+    "policies": policies.Policies,
+    "flipped": policies.Flipped,
+    "refusal": policies.Refusal,
+    "decision-line": decision.DecisionLine,
     "promotion-record": record.PromotionRecord,
     "gate-report": gate.GateReport,
     "integrity": evaluation.Integrity,

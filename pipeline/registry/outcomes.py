@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from pipeline.errors import PushError, RegistryError
 from pipeline.registry.chain import Chain, append
-from pipeline.registry.service import LivePolicy, live_policy
+from pipeline.registry.service import live_policy
 from pipeline.registry.service import roll_back as flip_back
+from wire.contracts.policies import LivePolicy
 from wire.contracts.record import PromotionRecord, State
 
 

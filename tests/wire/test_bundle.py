@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from sched_env import problems
-from wire import bundle, graph, sample_bundle
-from wire.contracts.bundle import GOLDEN_FILE, MANIFEST_FILE, MASKED_SCORE, POLICY_FILE, Manifest
+from wire import bundle, golden, graph, sample_bundle
+from wire.contracts.bundle import GOLDEN_FILE, GOLDEN_SIZES, MANIFEST_FILE, MASKED_SCORE, POLICY_FILE, Manifest
 from wire.errors import BundleError
 
 SPEC = problems.spec("functions")
@@ -43,7 +43,7 @@ def model() -> onnx.ModelProto:
 
 def refuse_graph(model: onnx.ModelProto, said: str) -> None:
     with pytest.raises(BundleError, match=said):
-        graph.check_graph(model.SerializeToString(), SPEC, sample_bundle.OPSET)
+        graph.check_graph(model.SerializeToString(), SPEC, graph.OPSET)
 
 
 def with_manifest(bundled: dict[str, bytes], **changes: Any) -> dict[str, bytes]:
@@ -54,7 +54,7 @@ def with_manifest(bundled: dict[str, bytes], **changes: Any) -> dict[str, bytes]
 def test_a_good_bundle_passes_and_replays(good: dict[str, bytes]) -> None:
     checked = bundle.check(good)
     assert checked.manifest.problem == "functions"
-    assert [case.mask.shape[1] for case in checked.golden] == list(sample_bundle.GOLDEN_SIZES)
+    assert [case.mask.shape[1] for case in checked.golden] == list(GOLDEN_SIZES)
     assert bundle.replay_golden(graph.open_session(checked.policy), checked.golden) == 0.0
 
 
@@ -224,7 +224,7 @@ def test_inputs_and_output_are_held_to_names_types_and_open_axes(model: onnx.Mod
 @pytest.mark.parametrize("policy", [b"", b"not onnx", b"\x08\x08\x12" + b"\xff" * 40])
 def test_noise_is_not_a_graph(policy: bytes) -> None:
     with pytest.raises(BundleError, match=POLICY_FILE):
-        graph.check_graph(policy, SPEC, sample_bundle.OPSET)
+        graph.check_graph(policy, SPEC, graph.OPSET)
 
 
 def npz(**arrays: Any) -> bytes:
@@ -242,13 +242,13 @@ def test_golden_vectors_are_held_to_their_layout(good: dict[str, bytes]) -> None
         with pytest.raises(BundleError, match=said):
             bundle.check_golden(npz(**kept), SPEC)
 
-    refuse("cannot be read", scores_5=None)
-    refuse("two different candidate counts", sizes=np.array([5]))
-    refuse("scores_5", scores_5=arrays["scores_5"][:, :4])
-    refuse("mask_5", mask_5=arrays["mask_5"].astype(np.float32))
-    refuse("request_5", request_5=arrays["request_5"].astype(np.float64))
-    refuse("NaN", scores_5=np.full_like(arrays["scores_5"], np.nan))
-    refuse("at least one row", **{name: array[:0] for name, array in arrays.items() if name.endswith("_5")})
+    refuse("cannot be read", scores_3=None)
+    refuse("two different sizes", sizes=np.array([3]))
+    refuse("scores_3", scores_3=arrays["scores_3"][:, :2])
+    refuse("mask_3", mask_3=arrays["mask_3"].astype(np.float32))
+    refuse("request_3", request_3=arrays["request_3"].astype(np.float64))
+    refuse("NaN", scores_3=np.full_like(arrays["scores_3"], np.nan))
+    refuse("at least one row", **{name: array[:0] for name, array in arrays.items() if name.endswith("_3")})
     for noise in (b"", b"PK\x03\x04 nonsense"):
         with pytest.raises(BundleError, match="cannot be read"):
             bundle.check_golden(noise, SPEC)
@@ -273,7 +273,7 @@ def test_whatever_the_bytes_the_answer_is_yes_or_a_refusal(name: str, edits: lis
         data = data[:index] + added + data[index + removed :]
     with contextlib.suppress(BundleError):
         if name == POLICY_FILE:
-            graph.check_graph(data, SPEC, sample_bundle.OPSET)
+            graph.check_graph(data, SPEC, graph.OPSET)
         elif name == GOLDEN_FILE:
             bundle.check_golden(data, SPEC)
         else:
@@ -284,7 +284,7 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(monkeypatch: pytest.MonkeyP
     buffer = io.BytesIO()
     np.savez_compressed(buffer, sizes=np.zeros(1_000_000, np.int64))
     assert len(buffer.getvalue()) < 20_000
-    monkeypatch.setitem(bundle.MAX_FILE_BYTES, GOLDEN_FILE, 1_000_000)
+    monkeypatch.setattr(golden, "MAX_BYTES", 1_000_000)
     with pytest.raises(BundleError, match="unpacks to"):
         bundle.check_golden(buffer.getvalue(), SPEC)
 

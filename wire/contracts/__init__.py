@@ -1,4 +1,4 @@
-"""What crosses a process boundary: feature spec, policy bundle, ``/v1/place`` and replay files.
+"""What crosses a process boundary: feature spec, bundle, the service's API, decision log, promotion and replay.
 
 Both sides of a wire need these, and ``pipeline`` and ``placement`` may not import each other, so they live here,
 below both. Documents are ``msgspec`` structs: one definition gives the type, the strict decoder and the JSON Schema.

@@ -12,7 +12,9 @@ import sys
 import tarfile
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -410,3 +412,32 @@ class Attack:
 @pytest.fixture
 def attack(history: Path) -> Attack:
     return Attack(history)
+
+
+@pytest.fixture
+def real_service() -> Callable[[], AbstractContextManager[str]]:
+    """Runs the placement service itself, with the keys and the store of this var/."""
+    pytest.importorskip("uvicorn")
+    pytest.importorskip("placement.app")
+    return _real_service
+
+
+@contextmanager
+def _real_service() -> Iterator[str]:
+    """Run the service on a free port, with the keys and the store of this var/."""
+    import uvicorn
+
+    from placement import app
+    from placement.settings import load
+
+    server = uvicorn.Server(uvicorn.Config(app.create_app(load()), port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    until = time.monotonic() + 60
+    while not server.started and time.monotonic() < until:
+        time.sleep(0.02)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(30)

@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import threading
-import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,29 +21,9 @@ from pipeline.registry.verify import verify
 from sched_env import problems
 from wire import environment
 
-uvicorn = pytest.importorskip("uvicorn")
-app = pytest.importorskip("placement.app")
 sample_bundle = pytest.importorskip("wire.sample_bundle")
 
 pytestmark = pytest.mark.usefixtures("dvc_in_process")
-
-
-@contextmanager
-def real_service() -> Iterator[str]:
-    """Run the service on a free port, with the keys and the store of this var/."""
-    from placement.settings import load
-
-    server = uvicorn.Server(uvicorn.Config(app.create_app(load()), port=0, log_level="warning"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    until = time.monotonic() + 60
-    while not server.started and time.monotonic() < until:
-        time.sleep(0.02)
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(30)
 
 
 def judged(run_dir: Path, *, seed: int, champion: str | None) -> Path:
@@ -70,7 +47,7 @@ def roll_back(url: str, counter: int) -> None:
     urllib.request.urlopen(request, timeout=60).close()
 
 
-def test_promote_push_verify_roll_back_and_restore_with_the_real_service(nights) -> None:
+def test_promote_push_verify_roll_back_and_restore_with_the_real_service(nights, real_service) -> None:
     with real_service() as url:
         records = []
         for seed, name in enumerate(("one", "two"), start=1):
@@ -106,7 +83,7 @@ def test_promote_push_verify_roll_back_and_restore_with_the_real_service(nights)
 
 
 @pytest.fixture
-def two_lives(nights) -> Iterator[tuple[str, list[str]]]:
+def two_lives(nights, real_service) -> Iterator[tuple[str, list[str]]]:
     """The real service after two promotions; its address, and both digests."""
     with real_service() as url:
         digests: list[str] = []
@@ -167,7 +144,7 @@ def test_a_rollback_killed_before_its_record_is_finished_by_the_same_command(two
     assert verify()[1] == []
 
 
-def test_a_rollback_needs_a_person_and_something_to_go_back_to(nights) -> None:
+def test_a_rollback_needs_a_person_and_something_to_go_back_to(nights, real_service) -> None:
     with real_service() as url:
         with pytest.raises(RegistryError, match="nobody asked"):
             outcomes.roll_back("functions", url, approver=" ", reason="")
@@ -184,7 +161,7 @@ def test_a_rollback_needs_a_person_and_something_to_go_back_to(nights) -> None:
     assert [record.state for record in Chain.open().records] == ["approved", "live"]
 
 
-def test_the_first_policy_is_set_aside_as_the_approval_body_says(nights, tmp_path, monkeypatch) -> None:
+def test_the_first_policy_is_set_aside_as_the_approval_body_says(nights, real_service, tmp_path, monkeypatch) -> None:
     clone = judged(nights / "one", seed=1, champion=None)
     promote.promote("functions", clone, run_id="one", approver="ada", reason="")
     body = {"problem": "functions", "candidates": [{"name": "a", "state": {"cpu_capacity": 16, "mem_capacity": 32}}],
@@ -209,7 +186,9 @@ def test_the_first_policy_is_set_aside_as_the_approval_body_says(nights, tmp_pat
     assert verify()[1] == []
 
 
-def test_a_refusal_by_the_real_service_changes_nothing_and_is_recorded(nights, tmp_path, monkeypatch) -> None:
+def test_a_refusal_by_the_real_service_changes_nothing_and_is_recorded(
+    nights, real_service, tmp_path, monkeypatch
+) -> None:
     promote.promote("functions", judged(nights / "one", seed=1, champion=None), run_id="one", approver="ada", reason="")
     # The service has heard of a stolen key before this machine has.
     revoked = tmp_path / "revoked.json"
