@@ -23,7 +23,7 @@ from placement.app import create_app
 from placement.settings import Settings
 from sched_env import problems
 from wire import sample_bundle, signatures
-from wire.contracts.bundle import MANIFEST_FILE, SIGNATURE_FILE
+from wire.contracts.bundle import MANIFEST_FILE, SIGNATURE_FILE, Column, ModelSpec
 from wire.contracts.feature_spec import FeatureSpec
 
 TOKEN = "a-token-for-tests"
@@ -164,6 +164,13 @@ def kit() -> type[Kit]:
 @pytest.fixture(scope="session")
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     return Workshop(tmp_path_factory.mktemp("workshop"))
+
+
+@pytest.fixture(scope="session")
+def runtime_model() -> tuple[ModelSpec, bytes, bytes]:
+    """A further model for a bundle: spec, graph, golden vectors."""
+    columns = (Column("gib", "GiB"), Column("epochs", "count"), Column("co_runners", "count"))
+    return sample_bundle.model(columns, output="seconds", unit="seconds")
 
 
 def settings_in(folder: Path, workshop: Workshop) -> Settings:

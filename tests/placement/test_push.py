@@ -145,3 +145,25 @@ def test_tar_of_the_folder_itself_is_accepted(client: Any, workshop: Any, kit: A
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         archive.add(folder, arcname=".")
     assert kit.push(client, buffer.getvalue(), counter=1).status_code == 200
+
+
+def test_further_models_are_taken_stored_and_opened_again(
+    client: Any, settings: Any, workshop: Any, kit: Any, runtime_model: Any
+) -> None:
+    policy = workshop.sample(1)["policy.onnx"]
+    files = workshop.around(SPEC, policy, models={"runtime": runtime_model})
+    assert kit.push(client, files, counter=1).status_code == 200
+
+    def asks(service: Any) -> list[float]:
+        runtime = service.live.get("functions").policy.models["runtime"]
+        return list(runtime({"rows": np.ones((2, 3), np.float32)}))
+
+    answered = asks(client.app.state.service)
+    digest = kit.digest_of(files).removeprefix("sha256:")
+    stored = settings.store_dir / "functions" / "bundles" / digest
+    assert {path.name: path.read_bytes() for path in stored.iterdir()} == files
+    assert "runtime" in client.get("/v1/policies/functions").json()["models"]
+    client.app.state.service.store.close()
+    with kit.running(settings) as again:
+        assert live_digest(again) == kit.digest_of(files)
+        assert asks(again.app.state.service) == answered

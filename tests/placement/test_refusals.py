@@ -267,3 +267,27 @@ def test_a_trial_that_cannot_even_start_is_a_refusal(workshop: Any) -> None:
         trial.run(workshop.sample(1), timeout_s=60, memory_mib=16)
     with pytest.raises(BundleError, match="longer than"):
         trial.run(workshop.sample(1), timeout_s=0.01, memory_mib=4096)
+
+
+def test_models_that_do_not_hold_what_they_say_are_refused(refused: Refused, workshop: Any, runtime_model: Any) -> None:
+    policy, (spec, model, vectors) = workshop.sample(1)["policy.onnx"], runtime_model
+
+    def around(**parts: Any) -> Any:
+        return workshop.around(SPEC, policy, models={"runtime": (spec, model, vectors)}, **parts)
+
+    def without(name: str) -> Any:
+        files = sample_bundle.assemble(SPEC, policy, models={"runtime": runtime_model})
+        return workshop.sign({key: data for key, data in files.items() if key != name})
+
+    refused(without("model-runtime.onnx"), "bundle", said="no model-runtime.onnx")
+    unlisted = {**sample_bundle.assemble(SPEC, policy), "model-runtime.onnx": model}
+    refused(workshop.sign(unlisted), "bundle", said="what its manifest lists")
+    refused({**around(), "model-oracle.onnx": model}, "archive", said="model-oracle.onnx")
+    refused({**around(), "model-lifetime.onnx": model}, "signature")
+    wide = msgspec.structs.replace(spec, output_axes=(None, 2))
+    refused(workshop.around(SPEC, policy, models={"runtime": (wide, model, vectors)}), "bundle", said="output seconds")
+    _, other, _ = sample_bundle.model(spec.inputs[0].columns, output="seconds", unit="seconds", seed=7)
+    differing = workshop.around(SPEC, policy, models={"runtime": (spec, other, vectors)})
+    refused(differing, "trial", said="differ by")
+    large = {**around(), "model-runtime.onnx": model + bytes(33 * 1024 * 1024)}
+    refused(large, "archive", said="at most")
