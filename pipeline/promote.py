@@ -22,9 +22,10 @@ from pipeline.registry.chain import Chain, append
 from pipeline.registry.runs import Run, record_run, refuse_edited
 from pipeline.registry.views import describe
 from sched_env import problems
+from wire.command import Verb, problem_option
 from wire.contracts.bundle import Manifest, Verdict
 from wire.contracts.record import PromotionRecord
-from wire.errors import run_cli
+from wire.errors import ConfigError, run_cli
 
 
 def promote(problem: str, run_dir: Path, *, run_id: str, approver: str, reason: str) -> PromotionRecord:
@@ -182,10 +183,9 @@ def _facts(chain: Chain, manifest: Manifest, report: dict[str, Any], run: Run) -
     }
 
 
-def main() -> int:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline.promote", description="Sign and record a promotion")
-    parser.add_argument("--problem", required=True, choices=problems.names())
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
+    problem_option(parser, problems.names())
     parser.add_argument("--run-dir", type=Path, help="the run's clone")
     parser.add_argument("--run-id", help="the run's id; the name of its folder without it")
     parser.add_argument("--approver", default="", help="the person who decided")
@@ -193,21 +193,27 @@ def main() -> int:
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--reject", action="store_true", help="record a rejection")
     instead.add_argument("--resign", action="store_true", help="sign the live bundle anew with the current key")
-    arguments = parser.parse_args()
-    problem, approver, reason = arguments.problem, arguments.approver, arguments.reason
-    if arguments.resign:
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the record that was asked for, and say what it says."""
+    problem, approver, reason = options.problem, options.approver, options.reason
+    if options.resign:
         record = resign(problem, approver=approver, reason=reason)
-    elif arguments.run_dir is None:
-        parser.error("--run-dir is needed")
+    elif options.run_dir is None:
+        raise ConfigError("no --run-dir", "the run's clone", "only --resign does without one")
     else:
-        run_dir: Path = arguments.run_dir.absolute()
-        run_id = arguments.run_id or run_dir.name
-        if arguments.reject:
+        run_dir: Path = options.run_dir.absolute()
+        run_id = options.run_id or run_dir.name
+        if options.reject:
             record = reject(problem, run_dir, run_id=run_id, approver=approver.strip() or None, reason=reason)
         else:
             record = promote(problem, run_dir, run_id=run_id, approver=approver, reason=reason)
     sys.stdout.write(describe(record) + "\n")
     return 0
+
+
+main = Verb("python -m pipeline.promote", __doc__, arguments, run)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ from pipeline.errors import RegistryError
 from pipeline.registry import bundles
 from pipeline.registry.chain import Chain
 from pipeline.registry.outcomes import settle
-from pipeline.registry.service import Refused, live_policy, push_bundle
+from pipeline.registry.service import Refused, live_policy, push_bundle, url_option
 from sched_env import problems
+from wire.command import Verb, problem_option
 from wire.contracts.record import PromotionRecord
 from wire.errors import run_cli
 
@@ -44,15 +45,20 @@ def push(problem: str, url: str) -> PromotionRecord:
     return record
 
 
-def main() -> int:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline.push", description="Push the approved bundle")
-    parser.add_argument("--problem", required=True, choices=problems.names())
-    parser.add_argument("--url", required=True, help="address of the placement service")
-    arguments = parser.parse_args()
-    record = push(arguments.problem, arguments.url)
-    sys.stdout.write(f"{record.problem}: pushed {record.digest} with counter {record.counter} to {arguments.url}\n")
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
+    problem_option(parser, problems.names())
+    url_option(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Push, and say what the service has now."""
+    record = push(options.problem, options.url)
+    sys.stdout.write(f"{record.problem}: pushed {record.digest} with counter {record.counter} to {options.url}\n")
     return 0
+
+
+main = Verb("python -m pipeline.push", __doc__, arguments, run)
 
 
 if __name__ == "__main__":

@@ -12,22 +12,29 @@ import argparse
 import sys
 
 from pipeline.registry.outcomes import confirm, reconcile
+from pipeline.registry.service import url_option
 from pipeline.registry.views import describe
 from sched_env import problems
+from wire.command import Verb, problem_option
 from wire.errors import run_cli
 
 
-def main() -> int:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline.verify_live", description="Record what is live")
-    parser.add_argument("--problem", required=True, choices=problems.names())
-    parser.add_argument("--url", required=True, help="address of the placement service")
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
+    problem_option(parser, problems.names())
+    url_option(parser)
     parser.add_argument("--reconcile", action="store_true", help="record a flip made in the service")
-    arguments = parser.parse_args()
-    decide = reconcile if arguments.reconcile else confirm
-    record = decide(arguments.problem, arguments.url)
-    sys.stdout.write((describe(record) if record else f"{arguments.problem}: nothing to reconcile") + "\n")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Ask the service, write the record, and say what it says."""
+    decide = reconcile if options.reconcile else confirm
+    record = decide(options.problem, options.url)
+    sys.stdout.write((describe(record) if record else f"{options.problem}: nothing to reconcile") + "\n")
     return 0
+
+
+main = Verb("python -m pipeline.verify_live", __doc__, arguments, run)
 
 
 if __name__ == "__main__":

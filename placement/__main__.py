@@ -12,24 +12,27 @@ import uvicorn
 from placement.app import create_app
 from placement.settings import load
 from placement.store import FolderStore
+from wire.command import Verb
 from wire.errors import ConfigError, run_cli
 
 
-def main() -> int:
-    """Serve until told to stop."""
-    parser = argparse.ArgumentParser(prog="python -m placement", description="Run the placement service.")
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
     parser.add_argument("--host", default="127.0.0.1", help="address to bind (default: loopback only)")
     parser.add_argument("--port", type=int, default=8100)
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
-    arguments = parser.parse_args()
-    logging.basicConfig(level=arguments.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until told to stop."""
+    logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     settings = load()
     # Both would only show as a traceback from inside the server: say them as what they are, before it starts.
-    taken = bind(arguments.host, arguments.port)
+    taken = bind(options.host, options.port)
     FolderStore(settings.store_dir, settings.keep_bundles).close()
     config = uvicorn.Config(
         create_app(settings),
-        log_level=arguments.log_level,
+        log_level=options.log_level,
         access_log=False,  # a decision has its own log; an access line for each would double the work
         timeout_graceful_shutdown=10,
         timeout_keep_alive=75,  # a scheduler asks in bursts; a connection closed under its hands is a failed call
@@ -43,6 +46,9 @@ def main() -> int:
     server = uvicorn.Server(config)
     server.run(sockets=[taken])
     return 0 if server.started else 1
+
+
+main = Verb("python -m placement", __doc__, arguments, run)
 
 
 def bind(host: str, port: int) -> socket.socket:

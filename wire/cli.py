@@ -42,7 +42,7 @@ VERBS: Table = {
         "push": ("pipeline.push:main", "send the approved bundle to the service"),
         "verify": ("pipeline.verify_live:main", "ask the service what is live and record it"),
         "registry": ("pipeline.registry.command:main", "list, show, verify, restore: records and bundles"),
-        "keys": ("pipeline.registry.signing:main", "list, rotate, retire, revoke: the keys that sign"),
+        "keys": ("pipeline.registry.keys:main", "list, rotate, retire, revoke: the keys that sign"),
         "serve": ("placement.__main__:main", "run the placement service"),
     },
     "to try and to check": {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from pipeline.contracts import evaluation, gate, raw, windows
+from wire.command import Verb
 from wire.contracts import bundle, decision, feature_spec, place, policies, record, replay
 from wire.errors import run_cli
 
@@ -58,12 +60,19 @@ def render(contract: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(contract, order="sorted"), indent=2) + b"\n"
 
 
-def main() -> int:
+def arguments(_: argparse.ArgumentParser) -> None:
+    """Take nothing."""
+
+
+def run(_: argparse.Namespace) -> int:
     """Write docs/contracts."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, contract in contracts().items():
         (FOLDER / f"{name}.json").write_bytes(render(contract))
     return 0
+
+
+main = Verb("python -m pipeline.contracts", __doc__, arguments, run)
 
 
 if __name__ == "__main__":

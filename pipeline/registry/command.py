@@ -20,9 +20,11 @@ from pipeline.champions import Standing
 from pipeline.errors import RegistryError
 from pipeline.registry import bundles, gc, lineage, outcomes, places, restore, runs, views
 from pipeline.registry.chain import Chain
+from pipeline.registry.service import url_option
 from pipeline.registry.verify import verify
 from pipeline.settings import var
 from sched_env import problems
+from wire.command import Verb, json_option, problem_option
 from wire.errors import run_cli
 
 EXIT_FINDINGS = 1
@@ -117,8 +119,8 @@ def _print(lines: Iterable[str]) -> None:
         sys.stdout.write("".join(c if c.isprintable() else "?" for c in line) + "\n")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m pipeline.registry", description="Promotion records and bundles")
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line: a command of its own for each thing to do."""
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(name: str, text: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
@@ -139,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("second")
     one = add("lineage", "from a digest back to run, commit, params and data windows", _lineage)
     one.add_argument("digest")
-    one.add_argument("--json", action="store_true")
+    json_option(one, "every step of the way")
     one.add_argument("--rebuild", type=Path, metavar="DIR", help="make the policy again in DIR and compare")
     one.add_argument("--first-stage", default="ingest", help="stage whose outputs are fetched, not remade")
     one.add_argument("--last-stage", default="export@{problem}", help="stage that writes the bundle")
@@ -151,8 +153,8 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--remote", action="store_true", help="clean the DVC remote too, if it is a folder")
     one.add_argument("--dry-run", action="store_true")
     one = add("rollback", "go back to the policy that was live before, and record who wanted it", _rollback)
-    one.add_argument("--problem", choices=problems.names(), required=True)
-    one.add_argument("--url", required=True, help="address of the placement service")
+    problem_option(one, problems.names())
+    url_option(one)
     one.add_argument("--approver", required=True, help="the person who decided")
     one.add_argument("--reason", default="", help="their words")
     one.add_argument("--to", metavar="DIGEST", help="end on this one; also the way forward again")
@@ -161,14 +163,15 @@ def _parser() -> argparse.ArgumentParser:
     one = add("record-run", "push data and branch of a run", _record_run)
     one.add_argument("--run-id", required=True)
     one.add_argument("--run-dir", type=Path, default=Path())
-    return parser
 
 
-def main() -> int:
-    """Run the command line."""
-    arguments = _parser().parse_args()
-    code: int = arguments.run(arguments)
+def run(options: argparse.Namespace) -> int:
+    """Run the command that was chosen."""
+    code: int = options.run(options)
     return code
+
+
+main = Verb("python -m pipeline.registry", __doc__, arguments, run)
 
 
 if __name__ == "__main__":

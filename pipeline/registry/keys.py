@@ -14,14 +14,12 @@ import sys
 from pipeline.registry import signing
 from pipeline.registry.chain import Chain
 from wire import signatures
+from wire.command import Verb
 from wire.errors import run_cli
 
 
-def main() -> int:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline.registry.keys", description="Keys that sign bundles and records"
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="every key and what it is good for")
     commands.add_parser("rotate", help="sign with a new key; the one before stays valid")
@@ -30,21 +28,27 @@ def main() -> int:
     one = commands.add_parser("revoke", help="withdraw a key that may be in other hands")
     one.add_argument("key")
     one.add_argument("--reason", required=True)
-    arguments = parser.parse_args()
-    if arguments.command == "rotate":
+
+
+def run(options: argparse.Namespace) -> int:
+    """Change the keys, publish the change, and list what there is."""
+    if options.command == "rotate":
         signing.rotate()
-    elif arguments.command == "retire":
-        signing.retire(arguments.key)
-    elif arguments.command == "revoke":
-        signing.revoke(arguments.key, arguments.reason, last_record=Chain.open().head())
-    if arguments.command != "list":
-        Chain.open().publish_keys(f"keys: {arguments.command}")
+    elif options.command == "retire":
+        signing.retire(options.key)
+    elif options.command == "revoke":
+        signing.revoke(options.key, options.reason, last_record=Chain.open().head())
+    if options.command != "list":
+        Chain.open().publish_keys(f"keys: {options.command}")
     signing.private_key()
     current, listed = signing.current_key_id(), signatures.revocations(signing.revoked_file())
     for key, path in sorted(signing.public_keys().items()):
         use = "revoked" if key in listed else path.parent.name + (", signs now" if key == current else "")
         sys.stdout.write(f"{key}  {use}\n")
     return 0
+
+
+main = Verb("python -m pipeline.registry.keys", __doc__, arguments, run)
 
 
 if __name__ == "__main__":

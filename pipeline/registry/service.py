@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import tarfile
 import urllib.error
@@ -25,6 +26,11 @@ FINAL = {400, 409, 412, 413, 415, 422}
 
 class Refused(PushError):  # noqa: N818  (a refusal is an answer, told apart from not being able to ask)
     """Raised when the service looked at a push and refused it for good."""
+
+
+def url_option(parser: argparse.ArgumentParser) -> None:
+    """``--url``, for every command that asks the service."""
+    parser.add_argument("--url", required=True, help="address of the placement service")
 
 
 def live_policy(url: str, problem: str) -> LivePolicy | None:

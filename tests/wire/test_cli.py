@@ -17,8 +17,8 @@ from wire.errors import ConfigError, run_cli
 ROOT = Path(__file__).resolve().parents[2]
 
 BY_HAND = {
-    "ingest", "clean", "validate", "train", "export", "evaluate", "gate", "promote", "push", "verify", "registry",
-    "keys", "serve", "run", "backtest", "calibrate", "error-rates", "workspace", "contracts",
+    "ingest", "clean", "validate", "train", "export", "evaluate", "gate", "run", "backtest", "calibrate",
+    "error-rates", "workspace",
 }  # fmt: skip
 """Verbs whose ``main`` is not a ``Verb`` yet; with the last of them ``cli._called`` goes too."""
 
