@@ -1,24 +1,27 @@
-# The placement service: numpy, onnxruntime and a web server; no torch, no Airflow, no DVC.
+# The placement service: numpy, onnxruntime and a web server; no torch, no Airflow, no DVC, no numba, no gymnasium.
 #
 #   docker build -f docker/placement.Dockerfile -t loadmaster-placement .
 #
 # BASE must have Python 3.11-3.13 with venv. In a pipeline that publishes images give it by digest
 # (--build-arg BASE=python:3.13-slim-bookworm@sha256:...), so that the same commit gives the same image.
+# EXTRAS=serve,sim adds the kernels, which only the controller of the computing power network (CPN) runs.
 ARG BASE=python:3.13-slim-bookworm
 
 FROM ${BASE} AS build
+ARG EXTRAS=serve
 WORKDIR /src
 RUN python3 -m venv /opt/loadmaster
 # Dependencies first: they change less often than the code, and their layer is then reused.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
-RUN mkdir sched_env pipeline placement \
-    && touch sched_env/__init__.py pipeline/__init__.py placement/__init__.py \
-    && /opt/loadmaster/bin/pip install --no-cache-dir -c constraints.txt ".[serve]" \
+RUN mkdir wire sched_env placement \
+    && touch wire/__init__.py sched_env/__init__.py placement/__init__.py \
+    && /opt/loadmaster/bin/pip install --no-cache-dir -c constraints.txt ".[${EXTRAS}]" \
     && /opt/loadmaster/bin/pip uninstall --yes loadmaster
+# Only what the service is made of: the pipeline has no business here.
+COPY wire wire
 COPY sched_env sched_env
 COPY placement placement
-# Only what the service is made of: the pipeline has no business here.
-RUN rm -rf pipeline && /opt/loadmaster/bin/pip install --no-cache-dir --no-deps . \
+RUN /opt/loadmaster/bin/pip install --no-cache-dir --no-deps . \
     && /opt/loadmaster/bin/python -m compileall -q /opt/loadmaster/lib
 
 FROM ${BASE}

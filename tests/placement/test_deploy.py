@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 import yaml
 
 from placement.settings import Settings, load
+from sched_env import problems
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,3 +81,61 @@ def test_the_image_runs_as_nobody_and_says_whether_it_is_well(dockerfile: str) -
     assert "HEALTHCHECK" in dockerfile
     assert "-c constraints.txt" in dockerfile
     assert not re.search(r"\btorch\b(?!,)|COPY \. ", dockerfile)
+
+
+def test_the_image_holds_what_the_service_imports(dockerfile: str) -> None:
+    copied = set(re.findall(r"^COPY (\w+) \1$", dockerfile, re.MULTILINE))
+    assert copied == {"wire", "sched_env", "placement"}
+
+
+def test_the_serving_extra_carries_neither_kernels_nor_environments() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras: dict[str, list[str]] = project["optional-dependencies"]
+
+    def packages(extra: str) -> set[str]:
+        found = set()
+        for requirement in extras[extra]:
+            name, _, inner = re.split(r"[<>=; ]", requirement)[0].rstrip("]").partition("[")
+            found |= {name} if name != "loadmaster" else set().union(*map(packages, inner.split(",")))
+        return found
+
+    core = {re.split(r"[<>=; ]", requirement)[0] for requirement in project["dependencies"]}
+    absent = {"numba", "gymnasium", "fastapi", "torch", "pandas", "dvc", "apache-airflow"}
+    assert not (core | packages("serve")) & absent
+    assert {"numba", "gymnasium"} <= packages("train") & packages("data")
+    assert set().union(*map(packages, extras.keys() - {"spark"})) == packages("all")
+
+
+def test_placements_of_every_problem_are_answered_without_kernels_or_environments(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_SIMULATION],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": "", "LOADMASTER_VAR": str(tmp_path)},
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == {f"{name}:200" for name in problems.names()}
+
+
+WITHOUT_SIMULATION = """
+import math, sys
+for name in ("numba", "gymnasium", "scipy", "fastapi", "pydantic"):
+    sys.modules[name] = None  # importing it fails, as in the image
+from starlette.testclient import TestClient
+from placement.app import create_app
+from sched_env import problems
+
+def plain(fields):
+    return {name: default or 1.0 for name, (_, default) in fields.items() if math.isfinite(default) and default >= 0}
+
+with TestClient(create_app()) as client:
+    for name in problems.names():
+        problem = problems.get(name)
+        states = [{"name": str(index), "state": plain(problem.state_fields)} for index in range(3)]
+        asked = [{"id": "r", "fields": plain(problem.request_fields)}]
+        body = {"problem": name, "requests": asked, "candidates": states}
+        answer = client.post("/v1/place", json=body)
+        print(f"{name}:{answer.status_code}", answer.text if answer.status_code != 200 else "")
+"""
