@@ -24,6 +24,7 @@ from pipeline.registry.service import url_option
 from pipeline.registry.verify import verify
 from pipeline.settings import var
 from sched_env import problems
+from wire import environment
 from wire.command import Verb, json_option, problem_option
 from wire.errors import run_cli
 
@@ -42,7 +43,7 @@ def live_bundle(problem: str, home: Path | None = None) -> Path | None:
     if places.is_embedded() and not (home / "registry.git").exists():
         return None
     if home != var():
-        raise RegistryError(f"the registry of {home} was asked for", f"that of {var()}", "set LOADMASTER_VAR")
+        raise RegistryError(f"the registry of {home} was asked for", f"that of {var()}", f"set {environment.VAR}")
     chain = Chain.open()
     live = chain.live(problem)
     return bundles.approved(chain, live) if live else None

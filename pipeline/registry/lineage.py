@@ -18,6 +18,7 @@ from pipeline.errors import RegistryError
 from pipeline.registry import bundles, dvc_objects, places
 from pipeline.registry.chain import Chain
 from pipeline.registry.runs import branch_of
+from wire import environment
 from wire.contracts.bundle import POLICY_FILE
 from wire.contracts.record import PromotionRecord
 
@@ -174,15 +175,15 @@ def _why(constraints: Path) -> str:
 
 def _dvc(folder: Path, *arguments: str) -> None:
     """Run DVC in the rebuilt clone: its stages see this interpreter first and a ``var/`` of their own."""
-    environment = {
+    passed_on = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        "LOADMASTER_VAR": str(folder / "var"),
+        environment.VAR: str(folder / "var"),
     }
     done = subprocess.run(
         [sys.executable, "-m", "dvc", *arguments],
         cwd=folder,
-        env=environment,
+        env=passed_on,
         stdin=subprocess.DEVNULL,  # under sshd, bash would read ~/.bashrc and might put another python first
         check=False,
     )

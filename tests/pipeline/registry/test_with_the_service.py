@@ -200,3 +200,13 @@ def test_a_refusal_by_the_real_service_changes_nothing_and_is_recorded(
         assert live_policy(url, "functions") is None
     assert [record.state for record in Chain.open().records] == ["approved", "failed"]
     assert "stolen" in Chain.open().records[-1].reason
+
+
+def test_what_is_live_is_one_contract_for_the_service_and_for_the_registry() -> None:
+    from pipeline.registry import service
+    from placement.api import policies as api
+    from wire.contracts import policies as contract
+
+    assert service.Policies is api.Policies is contract.Policies
+    assert service.LivePolicy is api.LivePolicy is contract.LivePolicy
+    assert service.COUNTER_HEADER is api.COUNTER_HEADER is contract.COUNTER_HEADER
