@@ -1,8 +1,8 @@
 """Which rule should answer when no policy can: every heuristic as a stateless call, on the validation windows.
 
-A stateless call sees the raw fields of one decision and nothing else: no queue to reorder, no exact look-ahead that only
-the simulator can work out. Each rule of each problem is run that way on the validation windows of the embedded sample,
-and judged by the problem's own metric; the best is what ``Problem.fallback`` must say (a test compares). Needs
+A stateless call sees the raw fields of one decision and nothing else: no queue to reorder, no exact look-ahead that
+only the simulator can work out. Each rule of each problem is run that way on the validation windows of the embedded
+sample, and judged by the problem's own metric; the best is what ``Problem.fallback`` must say (a test compares). Needs
 ``data/windows`` (``dvc repro clean``); writes docs/results/fallbacks.{json,md}.
 
     python benchmarks/fallbacks.py --out docs/results
