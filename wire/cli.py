@@ -46,7 +46,7 @@ VERBS: Table = {
         "serve": ("placement.__main__:main", "run the placement service"),
     },
     "to try and to check": {
-        "run": ("pipeline.local.__main__:_main", "the whole night on this machine, with Airflow and the service"),
+        "run": ("pipeline.local.__main__:main", "the whole night on this machine, with Airflow and the service"),
         "rollout": ("sched_env.rollout:main", "run a policy or a heuristic on a scenario"),
         "bundle": ("wire.bundle:main", "check a policy bundle"),
         "backtest": ("pipeline.backtest:main", "compare what was promised with what was measured"),

@@ -26,6 +26,7 @@ from pipeline.files import write_atomic
 from pipeline.gate.config import Config
 from pipeline.gate.simulated import HEALTHY, LEVELS, TERMS, simulate
 from pipeline.gate.verdict import judge
+from wire.command import Verb, params_option
 from wire.errors import run_cli
 
 SEED = 7
@@ -153,16 +154,16 @@ def _markdown(document: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> int:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline.gate.error_rates", description=(__doc__ or "").splitlines()[0]
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
     parser.add_argument("--nights", type=int, default=2000, help="a truth; rates near 0 or 1 take a quarter")
     parser.add_argument("--samples", type=int, default=1000, help="resamples a night; the gate itself takes 10,000")
-    parser.add_argument("--params", type=Path, default=settings.PARAMS_FILE)
+    params_option(parser, settings.PARAMS_FILE)
     parser.add_argument("--out", type=Path, help="write OUT.json and OUT.md as well")
-    chosen = parser.parse_args()
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Simulate the nights; 1: a promise of the gate is broken."""
     rules = settings.load("gate", Config, chosen.params)
     rows, began = [], time.process_time()
     for interval in ("percentile", "bca"):
@@ -185,6 +186,9 @@ def main() -> int:
     broken = [row["truth"] for row in rows if not row["kept"]]
     sys.stdout.write(json.dumps({"kept": not broken, "broken": broken, "cpu_s": document["cpu_s"]}) + "\n")
     return 1 if broken else 0
+
+
+main = Verb("python -m pipeline.gate.error_rates", (__doc__ or "").splitlines()[0], arguments, run)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from pipeline.local.airflow_api import ENDED, TASK_ENDED, AirflowApi
 from pipeline.local.answer import show_live_policy
 from pipeline.settings import var
 from pipeline.workspace import repository
+from wire.command import Verb
 from wire.errors import LoadmasterError, run_cli
 
 DAG = "nightly_retrain"
@@ -121,11 +122,8 @@ def uncommitted(settings: servers.LocalSettings) -> int:
     return len(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines())
 
 
-def main() -> int:
+def night(*, approve: bool) -> int:
     """Run the nightly loop on this machine."""
-    parser = argparse.ArgumentParser(prog="make run", description=__doc__)
-    parser.add_argument("--approve", action="store_true", help="answer the approval as a named user, then stop")
-    arguments = parser.parse_args()
     servers.stop_on_terminate()
     settings = servers.LocalSettings.from_environment(repository(), var())
     servers.require_free(settings.service_port, "LOADMASTER_SERVICE_PORT")
@@ -150,26 +148,35 @@ def main() -> int:
             "The gate has passed. Read the table and decide:\n"
             f"  page      {settings.airflow_url}/dags/{DAG}/runs/{run}/tasks/approve/required_actions\n{login}"
         )
-        state = follow(api, run, approve=arguments.approve, announce=announce)
+        state = follow(api, run, approve=approve, announce=announce)
         say(f"run ended: {state} after {time.monotonic() - began:.0f} s")
         promoted = any(t["task_id"].endswith("verify") and t["state"] == "success" for t in api.tasks(DAG, run))
         if promoted:
             show_live_policy(settings, say)
         else:
             explain(api, run)
-        if arguments.approve:
+        if approve:
             return 0 if promoted else 1
         say(f"\nBoth servers stay up until Ctrl-C.\n{login}")
         signal.pause()
     return 0
 
 
-def _main() -> int:
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
+    parser.add_argument("--approve", action="store_true", help="answer the approval as a named user, then stop")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the night; with --approve, 1: no policy went live."""
     try:
-        return main()
+        return night(approve=options.approve)
     except requests.RequestException as error:
         raise LoadmasterError(f"lost touch with a local server: {error}", fix="see var/log") from error
 
 
+main = Verb("make run", __doc__, arguments, run)
+
+
 if __name__ == "__main__":
-    run_cli(_main)
+    run_cli(main)

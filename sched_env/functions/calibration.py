@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from sched_env import heuristics, scenarios
 from sched_env.functions.scenario import ServerlessScenario
 from sched_env.functions.state import R1, R2
 from sched_env.functions.vector import make
+from wire.command import Verb, seed_option
 from wire.errors import ConfigError, run_cli
 
 HIGH_PERCENTILE = 95.0
@@ -55,22 +56,27 @@ def calibrate(
     return {name: [round(float(low[k]), DECIMALS), round(float(high[k]), DECIMALS)] for k, name in enumerate(names)}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; see the module."""
-    parser = argparse.ArgumentParser(prog="python -m sched_env.functions.calibration", description=__doc__)
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
     parser.add_argument("--scenario", default="functions/serverless")
     parser.add_argument("--steps", type=int, default=1024)
-    parser.add_argument("--seed", type=int, default=0)
+    seed_option(parser, "the random placements")
     parser.add_argument("--out", type=Path, help="write the bounds here instead of printing them")
-    options = parser.parse_args(arguments)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure, and write or print."""
     text = json.dumps(calibrate(options.scenario, steps=options.steps, seed=options.seed)) + "\n"
     if options.out is None:
-        print(text, end="")  # noqa: T201 - this is what the command is for
+        sys.stdout.write(text)
         return 0
     temporary = options.out.with_suffix(".tmp")
     temporary.write_text(text)
     temporary.replace(options.out)
     return 0
+
+
+main = Verb("python -m sched_env.functions.calibration", __doc__, arguments, run)
 
 
 if __name__ == "__main__":

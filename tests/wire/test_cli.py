@@ -17,7 +17,7 @@ from wire.errors import ConfigError, run_cli
 
 ROOT = Path(__file__).resolve().parents[2]
 
-BY_HAND = {"ingest", "clean", "validate", "run", "calibrate", "error-rates"}
+BY_HAND = {"ingest", "clean", "validate"}
 """Verbs whose ``main`` is not a ``Verb`` yet; with the last of them ``cli._called`` goes too."""
 
 NOT_A_VERB = {"placement.trial", "wire.cli"}
