@@ -32,9 +32,12 @@ def pytest_configure(config):
         config.pluginmanager.register(Durations())
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items):
-    """Begin with what waits most (a real Airflow), so that the other worker has everything else to do meanwhile."""
+    """Mark before ``-m`` chooses and sort after the shuffle.
+
+    What waits most (a real Airflow) begins, so that the other worker has everything else to do meanwhile.
+    """
     slow = set(SLOW_FILE.read_text().split())
     for item in items:
         file, function = _names(item.nodeid)
@@ -43,6 +46,7 @@ def pytest_collection_modifyitems(items):
         long = file.startswith(LONG_FOLDERS) or any(map(item.get_closest_marker, LONG_MARKERS))
         if long and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S))
+    yield
     items.sort(key=lambda item: item.get_closest_marker("airflow") is None)
 
 
