@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.clean import demands, events, quarantine, rules
+from pipeline.clean import demands, events, quarantine, rules, tasks
 from pipeline.clean.account import Account
 from pipeline.clean.config import CleanConfig
 from pipeline.clean.engine import Engine
@@ -93,6 +93,9 @@ class _Day:
             found = iter([] if told is None else [("events", self.engine.arrow(in_order("events", told)))])
         tables = {name: schema.empty_table() for name, schema in TABLES.items()}
         tables |= {name: self._finished(name, rows) for name, rows in found}
+        flows = self._good("tasks", tasks.judged, tasks.unique_tasks, "flows")
+        if flows is not None:
+            tables["tasks"] = self._finished("tasks", self.engine.arrow(in_order("tasks", flows)))
         tables["quarantine"] = pa.concat_tables([tables["quarantine"], *self.bad]).sort_by(
             [(name, "ascending") for name in ("table", "rule", "window_start", "cluster", "raw")]
         )
@@ -134,22 +137,21 @@ class _Day:
             self.accounts[table].put_aside(documented["rule"].to_pylist())
 
     def _requests(self) -> ir.Table | None:
-        return self._good("requests", rules.request_rule, demands.unique_requests, "requests")
+        return self._good("requests", _by(rules.request_rule), demands.unique_requests, "requests")
 
     def _told_events(self) -> ir.Table | None:
-        return self._good("events", rules.event_rule, events.told, "told")
+        return self._good("events", _by(rules.event_rule), events.told, "told")
 
     def _good(
-        self, table: str, rule_of: Callable[..., Any], unique_of: Callable[..., Any], name: str
+        self, table: str, judge: Callable[..., ir.Table], unique_of: Callable[..., ir.Table], name: str
     ) -> ir.Table | None:
         """Keep the rows of a raw table that break no rule, copies merged, under a name; None if there are none."""
         files = self.day.files.get(table, [])
         if not files:
             return None
-        rows = self._read(table, files)
-        rule = rule_of(rows, self.day.span_us)
-        self._put_aside(table, quarantine.broken(table, rows, rule))
-        unique = self.engine.cache(unique_of(rows.filter(rule.isnull())), name)
+        marked = judge(self._read(table, files), self.day.span_us)
+        self._put_aside(table, quarantine.broken(table, marked))
+        unique = self.engine.cache(unique_of(marked.filter(marked.rule.isnull()).drop("rule")), name)
         count = self.engine.arrow(unique.agg(unique=unique.count(), rows=unique.rows.sum())).to_pylist()[0]
         self.accounts[table].rows_out += count["unique"]
         self.accounts[table].merged += (count["rows"] or 0) - count["unique"]
@@ -168,6 +170,11 @@ class _Day:
                 values = pc.multiply(values.cast(pa.int64()), SECOND_US)
             columns.append(values.cast(column.type))
         return pa.table(columns, schema=TABLES[name])
+
+
+def _by(rule_of: Callable[..., ir.StringColumn]) -> Callable[..., ir.Table]:
+    """Judge every row by itself."""
+    return lambda rows, span_us: rows.mutate(rule=rule_of(rows, span_us))
 
 
 def _rows(files: list[Path]) -> int:

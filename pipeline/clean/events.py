@@ -9,20 +9,24 @@ from pipeline.clean.expressions import window_of
 from pipeline.clean.nodes import GIB
 from pipeline.clean.pods import GONE_US
 
-COLUMNS = ["cluster", "entity", "t", "window", "kind", "action", "node", "function", "cpu_cores", "mem_gib", "gpus"]
+OF_JOBS = ("gpus", "gpu_mem_gib", "data_gb", "epochs", "runtime_s")
+"""What only events of the source tell."""
+COLUMNS = ["cluster", "entity", "t", "window", "kind", "action", "node", "function", "cpu_cores", "mem_gib", *OF_JOBS]
+_TOLD = ("node", "function", "cpu_cores", "mem_bytes", "gpus", "gpu_mem_bytes", "data_gb", "epochs", "runtime_s")
 
 
 def told(events: ir.Table) -> ir.Table:
     """Events of the source; rows with the same id, time and action are merged (``rows`` counts them)."""
     key = ["cluster", "entity", "t", "kind", "action"]
-    rest = {name: events[name].max() for name in ("node", "function", "cpu_cores", "mem_bytes", "gpus")}
+    rest = {name: events[name].max() for name in _TOLD}
     rows = events.group_by(key).agg(rows=events.count(), **rest)
     return rows.mutate(
         window=window_of(rows.t),
         node=rows.node.nullif(""),
         function=rows.function.nullif(""),
         mem_gib=rows.mem_bytes * GIB,
-    ).drop("mem_bytes")
+        gpu_mem_gib=rows.gpu_mem_bytes * GIB,
+    ).drop("mem_bytes", "gpu_mem_bytes")
 
 
 def seen(lifetimes: ir.Table, pods: ir.Table, day: ir.Table) -> ir.Table:
@@ -55,7 +59,8 @@ def seen(lifetimes: ir.Table, pods: ir.Table, day: ir.Table) -> ir.Table:
     gone = gone.mutate(t=ibis.greatest(gone["last"], gone.low), action=ibis.literal("delete"), node=gone.node_last)
     columns = ["cluster", "entity", "t", "action", "node", "function", "cpu_cores", "mem_gib"]
     rows = ibis.union(created.select(columns), gone.select(columns))
-    return rows.mutate(window=window_of(rows.t), kind=ibis.literal("pod"), gpus=ibis.null("float64"))
+    unknown = dict.fromkeys(OF_JOBS, ibis.null("float64"))
+    return rows.mutate(window=window_of(rows.t), kind=ibis.literal("pod"), **unknown)
 
 
 def with_told(seen_rows: ir.Table, told_rows: ir.Table) -> ir.Table:

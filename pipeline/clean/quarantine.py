@@ -11,9 +11,8 @@ from pipeline.contracts.raw import TABLES
 from pipeline.contracts.windows import QUARANTINE, WINDOW_SECONDS
 
 
-def broken(table: str, rows: ir.Table, rule: ir.StringColumn) -> ir.Table:
-    """Pick the raw rows that break a row rule."""
-    marked = rows.mutate(rule=rule)
+def broken(table: str, marked: ir.Table) -> ir.Table:
+    """Pick the raw rows that have a ``rule``: the one that they break."""
     return marked.filter(marked.rule.notnull()).select([*TABLES[table].names, "rule"])
 
 

@@ -6,6 +6,9 @@ other rows (a clock that jumped, use over capacity) is found in ``series`` and `
 
 from __future__ import annotations
 
+import functools
+import operator
+
 import ibis
 import ibis.expr.types as ir
 import pyarrow as pa
@@ -56,7 +59,19 @@ RULES: dict[str, dict[str, str]] = {
         "no_entity": "the id is empty",
         "unknown_kind": "the kind is not vm, pod or job",
         "unknown_action": "the action is not create or delete",
-        "bad_size": "cpu, memory or GPUs are NaN, infinite or negative",
+        "bad_size": "cpu, memory, GPUs, their memory, data, epochs or run time are NaN, infinite or negative",
+    },
+    "tasks": {
+        "time_outside_day": "the time is not in the day of its partition, or before 2000",
+        "bad_id": "the id of execution or task is empty, or that of the task holds a space",
+        "no_runtime": "the run time is missing, NaN, infinite or negative",
+        "bad_size": "cpu, memory or input are NaN, infinite or negative",
+        "own_parent": "the task is its own parent",
+        "bad_parents": "parents are not single ids with one space between, or parent_mb not one amount for each",
+        "doubled_task": "the execution has the task twice, with different contents",
+        "parent_twice": "a parent is named twice",
+        "unknown_parent": "a parent is not a task of the same execution, which is one workflow, cluster and time",
+        "broken_workflow": "another task of the execution was put aside: half a workflow is another workflow",
     },
 }
 """Every rule by raw table, with what it means; the order is the order of the tests."""
@@ -74,6 +89,8 @@ CODE = {name: code for code, name in enumerate(METRICS)}
 """Numbers of the metrics: a million comparisons of numbers cost less than of names."""
 
 _ZERO_MEANS_NONE = ("node_gpu_capacity_cards",)
+_EVENT_SIZES = ("cpu_cores", "mem_bytes", "gpus", "gpu_mem_bytes", "data_gb", "epochs", "runtime_s")
+_AMOUNT = r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?"
 _LARGEST = {"card_gpu_used_ratio": 100.0, "node_cpu_capacity_cores": MAX_NODE_CORES * 1000}
 
 
@@ -150,6 +167,14 @@ def _not_a_size(column: ir.FloatingColumn) -> ir.BooleanColumn:
     return column.notnull() & (column.isnan() | column.isinf() | (column < 0))
 
 
+def _no_amount(column: ir.FloatingColumn) -> ir.BooleanColumn:
+    return column.isnull() | column.isnan() | column.isinf() | (column < 0)
+
+
+def _any_not_a_size(rows: ir.Table, *names: str) -> ir.BooleanColumn:
+    return functools.reduce(operator.or_, (_not_a_size(rows[name]) for name in names))
+
+
 def request_rule(requests: ir.Table, span_us: tuple[int, int]) -> ir.StringColumn:
     """Name the first rule a request breaks, or null."""
     duration = requests.duration_s
@@ -157,8 +182,8 @@ def request_rule(requests: ir.Table, span_us: tuple[int, int]) -> ir.StringColum
     return ibis.cases(
         (outside(requests.t, span_us), "time_outside_day"),
         (_missing(requests.function) & _missing(requests.pod), "no_function"),
-        (duration.isnull() | duration.isnan() | duration.isinf() | (duration < 0), "no_duration"),
-        (_not_a_size(requests.cpu_cores) | _not_a_size(requests.mem_bytes) | too_large.fill_null(False), "bad_size"),
+        (_no_amount(duration), "no_duration"),
+        (_any_not_a_size(requests, "cpu_cores", "mem_bytes") | too_large.fill_null(False), "bad_size"),
         else_=ibis.null("string"),
     )
 
@@ -170,6 +195,26 @@ def event_rule(events: ir.Table, span_us: tuple[int, int]) -> ir.StringColumn:
         (_missing(events.entity), "no_entity"),
         (~events.kind.isin(["vm", "pod", "job"]), "unknown_kind"),
         (~events.action.isin(["create", "delete"]), "unknown_action"),
-        (_not_a_size(events.cpu_cores) | _not_a_size(events.mem_bytes) | _not_a_size(events.gpus), "bad_size"),
+        (_any_not_a_size(events, *_EVENT_SIZES), "bad_size"),
         else_=ibis.null("string"),
     )
+
+
+def task_rule(tasks: ir.Table, span_us: tuple[int, int]) -> ir.StringColumn:
+    """Name the first rule that a task breaks by itself, or null; what its execution breaks is found in ``tasks``."""
+    parents, parent_mb = tasks.parents.fill_null(""), tasks.parent_mb.fill_null("")
+    ids = parents.re_search("^[^ ]+( [^ ]+)*$") | (parents == "")
+    amounts = parent_mb.re_search(f"^{_AMOUNT}( {_AMOUNT})*$") & (_spaces(parent_mb) == _spaces(parents))
+    return ibis.cases(
+        (outside(tasks.t, span_us), "time_outside_day"),
+        ((tasks.workflow == "") | (tasks.task == "") | tasks.task.contains(" "), "bad_id"),
+        (_no_amount(tasks.runtime_s), "no_runtime"),
+        (_any_not_a_size(tasks, "cpu_cores", "mem_bytes", "input_mb"), "bad_size"),
+        ((ibis.literal(" ") + parents + " ").contains(ibis.literal(" ") + tasks.task + " "), "own_parent"),
+        (~ids | ~((parent_mb == "") | (amounts & (parents != ""))), "bad_parents"),
+        else_=ibis.null("string"),
+    )
+
+
+def _spaces(text: ir.StringColumn) -> ir.IntegerColumn:
+    return text.length() - text.replace(" ", "").length()

@@ -101,7 +101,8 @@ class SampleCleaner:
         count = self._one(good.agg(rows=good.count(), renamed=good.renamed.cast("int64").sum()))
         self._account.put_right({"renamed": count["renamed"]})
         if count["rows"] < self._account.rows_in:
-            self._put_aside(quarantine.broken("samples", self._own, row_rule(self._own, self._span_us)))
+            marked = self._own.mutate(rule=row_rule(self._own, self._span_us))
+            self._put_aside(quarantine.broken("samples", marked))
 
     def _judge(self, long: ir.Table, level: ir.Table, rising: ir.Table, doubtful: ir.Table) -> ir.Table:
         """Sum doubtful series up again, sample by sample."""

@@ -48,14 +48,37 @@ EVENTS = pa.schema(
         pa.field("kind", pa.string(), nullable=False),  # vm, pod or job
         pa.field("action", pa.string(), nullable=False),  # create or delete
         pa.field("node", pa.string()),
-        pa.field("function", pa.string()),
+        pa.field("function", pa.string()),  # function of a pod, model of a job
         pa.field("cpu_cores", pa.float64()),
         pa.field("mem_bytes", pa.float64()),
         pa.field("gpus", pa.float64()),
+        pa.field("gpu_mem_bytes", pa.float64()),  # of one card
+        pa.field("data_gb", pa.float64()),  # what a job reads before its first iteration
+        pa.field("epochs", pa.float64()),  # iterations of a job
+        pa.field("runtime_s", pa.float64()),  # told with a deletion: how long it ran, without the wait before
     ]
 )
 
-TABLES: dict[str, pa.Schema] = {"samples": SAMPLES, "requests": REQUESTS, "events": EVENTS}
+TASKS = pa.schema(
+    [
+        pa.field("time", TIMESTAMP, nullable=False),  # start of the execution, the same for all its tasks
+        pa.field("cluster", pa.string(), nullable=False),
+        pa.field("workflow", pa.string(), nullable=False),  # id of the execution
+        pa.field("task", pa.string(), nullable=False),  # id within the execution; holds no space
+        pa.field("function", pa.string()),
+        pa.field("node", pa.string()),
+        pa.field("runtime_s", pa.float64()),
+        pa.field("cpu_cores", pa.float64()),
+        pa.field("mem_bytes", pa.float64()),
+        pa.field("parents", pa.string()),  # ids of tasks, a space between two; null or empty: none
+        pa.field("parent_mb", pa.string()),  # what each parent hands over, in the order of parents; null: not known
+        pa.field("input_mb", pa.float64()),  # what the task reads that no task wrote
+    ]
+)
+"""One row a task of a workflow's execution. Parents are text, not a list: every engine and every file format reads,
+compares and groups text alike."""
+
+TABLES: dict[str, pa.Schema] = {"samples": SAMPLES, "requests": REQUESTS, "events": EVENTS, "tasks": TASKS}
 
 
 class Metric(NamedTuple):

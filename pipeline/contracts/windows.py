@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 WINDOW_SECONDS = 300
 VERSION_KEY = b"loadmaster.windows"
 
@@ -107,6 +107,25 @@ EVENTS = pa.schema(
         pa.field("cpu_cores", pa.float64()),
         pa.field("mem_gib", pa.float64()),
         pa.field("gpus", pa.float64()),
+        pa.field("gpu_mem_gib", pa.float64()),  # of one card
+        pa.field("data_gb", pa.float64()),  # what a job reads before its first iteration
+        pa.field("epochs", pa.float64()),  # iterations of a job
+        pa.field("runtime_s", pa.float64()),  # of a deletion: how long it ran, without the wait before; null: not told
+    ]
+)
+
+TASKS = pa.schema(
+    [
+        *_key("cluster", "workflow", "task"),  # workflow: id of the execution; task: id within it
+        pa.field("time", TIMESTAMP, nullable=False),  # start of the execution
+        pa.field("function", pa.string()),
+        pa.field("node", pa.string()),
+        pa.field("runtime_s", pa.float64(), nullable=False),
+        pa.field("cpu_cores", pa.float64()),
+        pa.field("mem_gib", pa.float64()),
+        pa.field("parents", pa.string()),  # tasks of the same execution, a space between two; null: none
+        pa.field("parent_mb", pa.string()),  # what each parent hands over, in their order; null: not known
+        pa.field("input_mb", pa.float64()),  # what the task reads that no task wrote
     ]
 )
 
@@ -137,6 +156,7 @@ TABLES: dict[str, pa.Schema] = {
     "demands": DEMANDS,
     "events": EVENTS,
     "cards": CARDS,
+    "tasks": TASKS,
     "quarantine": QUARANTINE,
 }
 
@@ -147,5 +167,6 @@ KEYS: dict[str, tuple[str, ...]] = {
     "demands": ("window_start", "cluster", "pod", "position"),
     "events": ("window_start", "cluster", "entity", "time", "action"),
     "cards": ("window_start", "cluster", "node", "card"),
+    "tasks": ("window_start", "cluster", "workflow", "time", "task"),
 }
 """Columns that name a row uniquely; quarantine has none, it keeps everything."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -82,6 +82,13 @@ class SampleColumns:
         columns.append(pa.array(self.le, mask=np.isnan(self.le)))
         columns.append(pa.array(self.value))  # NaN stays NaN: a source really said it
         return pa.table(columns, names=SAMPLES.names)
+
+
+def raw_table(schema: pa.Schema, columns: Mapping[str, pa.Array]) -> pa.Table:
+    """Put columns in the order of a raw table; those that are not given are null."""
+    rows = len(columns["time"])
+    filled = [columns[field.name] if field.name in columns else pa.nulls(rows, field.type) for field in schema]
+    return pa.table(filled, names=schema.names)
 
 
 def coded(codes: NDArray[np.int32], names: Sequence[str]) -> pa.DictionaryArray:

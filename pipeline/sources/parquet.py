@@ -17,7 +17,7 @@ from pipeline.sources.files import FileSource
 from wire.errors import ConfigError, legal
 
 BATCH_ROWS = 1_000_000
-_NEEDED = {"samples": "value", "requests": "duration_s"}
+_NEEDED = {"samples": "value", "requests": "duration_s", "tasks": "runtime_s"}
 """Columns that may hold nulls but not be missing: no row could be used without them."""
 
 
@@ -25,7 +25,7 @@ class ParquetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Files of each table. Columns are found by name; nullable ones may be missing, others are ignored."""
 
     paths: dict[str, list[str]]
-    """Table (samples, requests, events) -> files or patterns."""
+    """Table (samples, requests, events, tasks) -> files or patterns."""
     cluster: str = "default"
     """Cluster of files that have no such column."""
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pipeline.contracts.raw import EVENTS
 from pipeline.sources import Tally
-from pipeline.sources.columns import times
+from pipeline.sources.columns import raw_table, times
 from pipeline.sources.metric_map import Entry
 from pipeline.sources.prometheus_http import Client
 from pipeline.sources.prometheus_server import Server
@@ -76,9 +76,8 @@ def pod_events(client: Client, server: Server, start_s: int, tally: Tally) -> pa
         "function": [labels.get(pod, {}).get("function") for _, _, pod in rows],
         "cpu_cores": [size.get((pod, "cpu")) for _, _, pod in rows],
         "mem_bytes": [size.get((pod, "memory")) for _, _, pod in rows],
-        "gpus": [None] * len(rows),
     }
-    return pa.table({name: pa.array(columns[name], EVENTS.field(name).type) for name in EVENTS.names})
+    return raw_table(EVENTS, {name: pa.array(values, EVENTS.field(name).type) for name, values in columns.items()})
 
 
 def _lives(client: Client, server: Server, start_s: int, tally: Tally) -> dict[str, dict[float, float]]:

@@ -1,7 +1,9 @@
 """The embedded sample: a seeded cluster scraped like a real one, with the dirt real metrics have.
 
 It stands in for a live Prometheus: the same canonical metrics, pod events and a request log, day by day. The ground
-truth it was made from can be written beside it, so that tests can compare what ``clean`` makes of it.
+truth it was made from can be written beside it, so that tests can compare what ``clean`` makes of it. Beside the
+cluster of functions there are smaller ones for VMs, GPU jobs and workflows (``sample_vms``, ``sample_jobs``,
+``sample_workflows``).
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 
 from pipeline.contracts.raw import EVENTS, REQUESTS
 from pipeline.sources import Chunk, Rows, Source, Tally
-from pipeline.sources.columns import NONE, SampleColumns, coded, times
+from pipeline.sources.columns import NONE, SampleColumns, coded, raw_table, times
 from pipeline.sources.sample_cluster import (
     CARD_GIB,
     CARD_MODEL,
@@ -32,6 +34,10 @@ from pipeline.sources.sample_cluster import (
     simulate,
 )
 from pipeline.sources.sample_dirt import Faults, soil_events, soil_requests, soil_samples
+from pipeline.sources.sample_jobs import GPU_NODE_TYPES, JobCluster
+from pipeline.sources.sample_machines import MachineCluster
+from pipeline.sources.sample_vms import HOST_TYPE, VmCluster
+from pipeline.sources.sample_workflows import WorkflowCluster
 from wire.errors import ConfigError
 
 F8 = NDArray[np.float64]
@@ -56,6 +62,12 @@ class SampleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     functions: int = 12
     scrape_seconds: float = 60.0
     """Any interval; it need not divide the window."""
+    vms_per_day: int = 1500
+    """VMs created on the hosts of ``sample-vm``; 0: no such cluster. Each of these clusters has nodes of its own."""
+    jobs_per_day: int = 600
+    """GPU jobs queued in ``sample-gpu-1`` and ``sample-gpu-2``: 0.85 of what their cards do one job at a time."""
+    workflows_per_day: int = 100
+    """Workflows executed in ``sample-flow``, of 5 to 60 tasks."""
     dirt: bool = True
     """False: clean samples, to separate faults of cleaning from faults of repair."""
 
@@ -64,6 +76,9 @@ class SampleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name in ("days", "clusters", "nodes", "functions"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"ingest.sample.{name} is {getattr(self, name)}", "at least 1")
+        for name in ("vms_per_day", "jobs_per_day", "workflows_per_day"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"ingest.sample.{name} is {getattr(self, name)}", "at least 0")
         if not 1.0 <= self.scrape_seconds <= 300.0:
             raise ConfigError(f"ingest.sample.scrape_seconds is {self.scrape_seconds}", "1 to 300")
 
@@ -75,6 +90,7 @@ class SampleSource(Source):
         self._config = config
         self._days = list(days) or [config.start + timedelta(days=n) for n in range(config.days)]
         self._clusters = [_Scraped(config, index, self._days) for index in range(config.clusters)]
+        self._others = _other_clusters(config, self._days)
 
     def settings(self) -> dict[str, object]:
         """Name size, seed and days."""
@@ -87,12 +103,12 @@ class SampleSource(Source):
         return [
             Chunk(f"{cluster.name}-{day.isoformat()}", partial(cluster.day, index))
             for index, day in enumerate(self._days)
-            for cluster in self._clusters
+            for cluster in (*self._clusters, *self._others)
         ]
 
     def prices(self) -> dict[str, float]:
         """Prices of the machines in the sample."""
-        return dict(PRICES)
+        return PRICES | {kind.name: kind.usd_per_hour for kind in (HOST_TYPE, *GPU_NODE_TYPES)}
 
     def write_truth(self, folder: Path) -> None:
         """Write what really happened, minute by minute: ``pods``, ``nodes`` and ``requests`` as Parquet."""
@@ -100,6 +116,19 @@ class SampleSource(Source):
         parts = [cluster.truth_tables() for cluster in self._clusters]
         for name in parts[0]:
             pq.write_table(pa.concat_tables([part[name] for part in parts]), folder / f"{name}.parquet")
+
+
+def _other_clusters(config: SampleConfig, days: list[date]) -> list[MachineCluster]:
+    """Make the clusters of the other problems; they draw their own numbers, so the functions' never change."""
+    given = {"seed": config.seed, "days": days, "scrape_seconds": config.scrape_seconds, "dirt": config.dirt}
+    others: list[MachineCluster] = []
+    if config.vms_per_day:
+        others.append(VmCluster("sample-vm", config.vms_per_day, **given))
+    if config.jobs_per_day:
+        others += [JobCluster(f"sample-gpu-{part + 1}", config.jobs_per_day, part, **given) for part in range(2)]
+    if config.workflows_per_day:
+        others.append(WorkflowCluster("sample-flow", config.workflows_per_day, **given))
+    return others
 
 
 class _Scraped:
@@ -331,20 +360,21 @@ class _Scraped:
         pod = rows % pods
         function = truth.pod_function[pod]
         size = [np.array([getattr(spec, name) for spec in self._specs])[function] for name in ("cpu", "mem_gib")]
+        node = np.where(truth.pod_node[pod] < 0, NONE, truth.pod_node[pod]).astype(np.int32)
         zeros = np.zeros(len(rows), np.int32)
-        columns = [
-            times(self._us(when[rows])),
-            coded(zeros, [self.name]),
-            coded(pod.astype(np.int32), self._names["pod"]),
-            coded(zeros, ["pod"]),
-            coded((rows >= pods).astype(np.int32), ["create", "delete"]),
-            coded(np.where(truth.pod_node[pod] < 0, NONE, truth.pod_node[pod]).astype(np.int32), self._names["node"]),
-            coded(function.astype(np.int32), self._names["function"]),
-            pa.array(size[0]),
-            pa.array(size[1] * GIB),
-            pa.array(zeros.astype(np.float64)),
-        ]
-        return pa.table(columns, names=EVENTS.names)
+        columns = {
+            "time": times(self._us(when[rows])),
+            "cluster": coded(zeros, [self.name]),
+            "entity": coded(pod.astype(np.int32), self._names["pod"]),
+            "kind": coded(zeros, ["pod"]),
+            "action": coded((rows >= pods).astype(np.int32), ["create", "delete"]),
+            "node": coded(node, self._names["node"]),
+            "function": coded(function.astype(np.int32), self._names["function"]),
+            "cpu_cores": pa.array(size[0]),
+            "mem_bytes": pa.array(size[1] * GIB),
+            "gpus": pa.array(zeros.astype(np.float64)),
+        }
+        return raw_table(EVENTS, columns)
 
     def truth_tables(self) -> dict[str, pa.Table]:
         """Tables of what really happened: use by pod and minute, by node and minute, and every request."""

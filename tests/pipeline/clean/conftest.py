@@ -70,7 +70,18 @@ def cluster_rows(step: float = 60.0, hours: float = 1.0, times: Iterable[float] 
          "cpu_cores": 1.0, "mem_bytes": 4 * GIB, "gpus": 0.0}
         for pod in ("p1", "p2")
     ]  # fmt: skip
-    return {"samples": samples, "requests": requests, "events": events}
+    return {"samples": samples, "requests": requests, "events": events, "tasks": diamond("flow-1") + diamond("flow-2")}
+
+
+def diamond(workflow: str) -> list[Row]:
+    """One execution: a, then b and c side by side, then d."""
+    parents = {"a": None, "b": "a", "c": "a", "d": "b c"}
+    return [
+        {"time": at(600), "workflow": workflow, "task": task, "runtime_s": 10.0, "cpu_cores": 1.0, "mem_bytes": GIB,
+         "parents": parent, "parent_mb": None if parent is None else " ".join(["5.5"] * len(parent.split())),
+         "input_mb": 3.0, "node": "n1", "function": f"step-{task}"}
+        for task, parent in parents.items()
+    ]  # fmt: skip
 
 
 def write_raw(folder: Path, rows: dict[str, Rows], day: date = DAY) -> Path:

@@ -347,6 +347,34 @@ def gauge_cores(used: float, spike: float | None = None) -> Callable[[Rows, Any]
     return soil
 
 
+JOB = {"kind": "job", "gpus": 1.0, "gpu_mem_bytes": 12 * GIB, "data_gb": 4.0, "epochs": 30.0, "runtime_s": 60.0}
+THREE = {"broken_workflow": 3}
+
+
+def job_kept(result: Any, cluster: str) -> None:
+    [job] = result.table("events", cluster).query("kind == 'job'").to_dict("records")
+    assert [job[name] for name in ("gpus", "gpu_mem_gib", "data_gb", "epochs", "runtime_s")] == [1, 12, 4, 30, 60]
+
+
+def one_flow(result: Any, cluster: str) -> None:
+    tasks = result.table("tasks", cluster)
+    assert tasks["workflow"].unique().tolist() == ["flow-2"]
+    assert tasks["task"].tolist() == ["a", "b", "c", "d"]
+
+
+def both_flows(result: Any, cluster: str) -> None:
+    tasks = result.table("tasks", cluster).astype(object).replace({float("nan"): None})
+    assert tasks["workflow"].tolist() == ["flow-1"] * 4 + ["flow-2"] * 4
+    assert tasks["parents"].tolist() == [None, "a", "a", "b c"] * 2
+    assert tasks["parent_mb"].tolist()[4:] == [None, "5.5", "5.5", "5.5 5.5"]
+    assert tasks["mem_gib"].eq(1.0).all()
+    assert tasks["window_start"].eq(pd.Timestamp("2026-03-02 00:10", tz="UTC")).all()
+
+
+def one_task_less(result: Any, cluster: str) -> None:
+    assert result.table("tasks", cluster)["task"].tolist() == ["a", "b", "c", "a", "b", "c", "d"]
+
+
 KINDS: dict[str, Kind] = {
     # values
     "nan": Kind(set_value("node_mem_used_bytes", math.nan), {"no_value": 1}, mean_memory),
@@ -475,6 +503,35 @@ KINDS: dict[str, Kind] = {
     "event-another-day": Kind(
         lambda rows, _: rows["events"][0].update(time=rows["events"][0]["time"] - timedelta(days=2)) and None,
         {"time_outside_day": 1},
+    ),
+    "event-nan-gpu-memory": Kind(edit("events", 0, gpu_mem_bytes=math.nan), {"bad_size": 1}),
+    "event-negative-epochs": Kind(edit("events", 0, epochs=-1.0), {"bad_size": 1}),
+    "event-of-a-job": Kind(edit("events", 0, **JOB), {}, job_kept),
+    # workflows: the other three tasks of the execution go with the bad one, the other execution stays
+    "task-negative-run-time": Kind(edit("tasks", 1, runtime_s=-1.0), {"no_runtime": 1, **THREE}, one_flow),
+    "task-nan-run-time": Kind(edit("tasks", 1, runtime_s=math.nan), {"no_runtime": 1, **THREE}, one_flow),
+    "task-without-run-time": Kind(edit("tasks", 1, runtime_s=None), {"no_runtime": 1, **THREE}, one_flow),
+    "task-infinite-memory": Kind(edit("tasks", 1, mem_bytes=math.inf), {"bad_size": 1, **THREE}, one_flow),
+    "task-without-id": Kind(edit("tasks", 3, task=""), {"bad_id": 1, **THREE}, one_flow),
+    "task-with-a-space": Kind(edit("tasks", 3, task="d d"), {"bad_id": 1, **THREE}, one_flow),
+    "task-its-own-parent": Kind(edit("tasks", 3, parents="d c"), {"own_parent": 1, **THREE}, one_flow),
+    "task-unknown-parent": Kind(edit("tasks", 3, parents="b z"), {"unknown_parent": 1, **THREE}, one_flow),
+    "task-parent-twice": Kind(edit("tasks", 3, parents="b b"), {"parent_twice": 1, **THREE}, one_flow),
+    "task-two-spaces": Kind(edit("tasks", 3, parents="b  c"), {"bad_parents": 1, **THREE}, one_flow),
+    "task-an-amount-too-few": Kind(edit("tasks", 3, parent_mb="5"), {"bad_parents": 1, **THREE}, one_flow),
+    "task-negative-amount": Kind(edit("tasks", 3, parent_mb="5 -1"), {"bad_parents": 1, **THREE}, one_flow),
+    "task-doubled": Kind(
+        lambda rows, _: rows["tasks"].append({**rows["tasks"][3], "runtime_s": 11.0}),
+        {"doubled_task": 2, **THREE},
+        one_flow,
+    ),
+    "task-copied": Kind(lambda rows, _: rows["tasks"].append(dict(rows["tasks"][3])), {}, both_flows),
+    "task-amounts-not-known": Kind(edit("tasks", 3, parent_mb=""), {}, both_flows),
+    "task-at-another-time": Kind(
+        # It is an execution of its own then, whose parents are not there.
+        lambda rows, make: rows["tasks"][3].update(time=make.at(900)) and None,
+        {"unknown_parent": 1},
+        one_task_less,
     ),
 }
 
