@@ -90,7 +90,7 @@ class SampleSource(Source):
         self._config = config
         self._days = list(days) or [config.start + timedelta(days=n) for n in range(config.days)]
         self._clusters = [_Scraped(config, index, self._days) for index in range(config.clusters)]
-        self._others = _other_clusters(config, self._days)
+        self._all: list[_Scraped | MachineCluster] = [*self._clusters, *_other_clusters(config, self._days)]
 
     def settings(self) -> dict[str, object]:
         """Name size, seed and days."""
@@ -103,7 +103,7 @@ class SampleSource(Source):
         return [
             Chunk(f"{cluster.name}-{day.isoformat()}", partial(cluster.day, index))
             for index, day in enumerate(self._days)
-            for cluster in (*self._clusters, *self._others)
+            for cluster in self._all
         ]
 
     def prices(self) -> dict[str, float]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from functools import cached_property
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -47,7 +48,7 @@ class Life(NamedTuple):
     """-1: never placed."""
     columns: dict[str, F8]
     """More columns of ``events``, told with both."""
-    told_at_end: dict[str, F8] = {}
+    told_at_end: Mapping[str, F8] = MappingProxyType({})
     """Columns told with the deletion alone."""
     function: Sequence[str] | None = None
     placed_when_created: bool = True

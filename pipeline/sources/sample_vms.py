@@ -46,15 +46,15 @@ class VmCluster(MachineCluster):
         free = np.tile([float(HOST_TYPE.cpu), float(HOST_TYPE.mem_gib)], (HOSTS, 1))
         node = np.full(len(trace), -1)
         for row in np.flatnonzero(trace.time < days * 86_400).tolist():
-            size = np.array([trace.cpu[row], trace.mem[row]])
+            need = np.array([trace.cpu[row], trace.mem[row]])
             if trace.kind[row] == 1:
                 if node[created_by[row]] >= 0:
-                    free[node[created_by[row]]] += size
+                    free[node[created_by[row]]] += need
                 continue
-            room = np.where((free >= size).all(axis=1), free[:, 0], -1.0)
+            room = np.where((free >= need).all(axis=1), free[:, 0], -1.0)
             if room.max() >= 0:
                 node[row] = int(np.argmax(room))
-                free[node[row]] -= size
+                free[node[row]] -= need
         size = {"cpu_cores": trace.cpu[made], "mem_bytes": trace.mem[made] * GIB}
         names = [f"vm-{number:05d}" for number in range(len(made))]
         return Life("vm", names, trace.time[made], gone[made], node[made], size)

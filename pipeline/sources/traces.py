@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.contracts.raw import EVENTS, REQUESTS, SAMPLES
+from pipeline.contracts.raw import EVENTS, REQUESTS, SAMPLES, TASKS
 from pipeline.errors import SourceError
 from pipeline.sources import Chunk, Rows, Tally
-from pipeline.sources.columns import times
+from pipeline.sources.columns import raw_table, times
 from pipeline.sources.files import FileSource
 from sched_env.functions import azure as azure_functions
 from sched_env.traces import alibaba_genai, alibaba_gpu, bitbrains, cpn, gpu_jobs, helios, wfinstances
@@ -124,8 +124,7 @@ class _Context:
         values = np.full(rows, value) if isinstance(value, float) else value
         columns = {"time": _times(time_s), "cluster": _names(self.cluster, rows), "metric": _names(metric, rows)}
         columns |= {name: _names(labels.get(name), rows) for name in ("node", "pod", "function", "card", "detail")}
-        columns |= {"le": pa.nulls(rows, pa.float64()), "value": pa.array(values)}
-        return pa.table([columns[name] for name in SAMPLES.names], names=SAMPLES.names)
+        return raw_table(SAMPLES, {**columns, "value": pa.array(values)})
 
     def events(
         self,
@@ -151,10 +150,13 @@ class _Context:
         columns: dict[str, Any] = {"time": _times(np.where(np.isfinite(time_s), time_s, 0.0))}
         columns |= {name: _names(value, rows) for name, value in texts.items()}
         columns["entity"] = pa.array(entity, pa.string())  # hardly one twice: a list of names would only cost memory
-        for name in ("cpu_cores", "mem_bytes", "gpus"):
-            given = size.get(name)
-            columns[name] = pa.nulls(rows, pa.float64()) if given is None else pa.array(given, mask=np.isnan(given))
-        return pa.table([columns[name] for name in EVENTS.names], names=EVENTS.names).take(known)
+        columns |= {name: _amounts(given) for name, given in size.items()}
+        return raw_table(EVENTS, columns).take(known)
+
+
+def _amounts(values: F8) -> pa.Array:
+    """Make a column of numbers; what is not known is null."""
+    return pa.array(values, mask=np.isnan(values))
 
 
 def _times(time_s: F8) -> pa.Array:
@@ -194,10 +196,13 @@ def _alibaba_genai(path: Path, context: _Context, tally: Tally) -> Rows:
         requests = alibaba_genai.read_requests(path, skip_bad=skip)
         context.skipped(requests.skipped, tally)
         rows = len(requests.time_s)
-        empty = pa.nulls(rows, pa.float64())
-        duration = pa.array(requests.duration_s, mask=np.isnan(requests.duration_s))
-        texts = [_names(context.cluster, rows), _names(requests.model, rows), _names(None, rows)]
-        yield "requests", pa.table([_times(requests.time_s), *texts, empty, empty, duration], names=REQUESTS.names)
+        columns = {
+            "time": _times(requests.time_s),
+            "cluster": _names(context.cluster, rows),
+            "function": _names(requests.model, rows),
+            "duration_s": _amounts(requests.duration_s),
+        }
+        yield "requests", raw_table(REQUESTS, columns)
         return
     read = alibaba_genai.read_metric(path, skip_bad=skip)
     context.skipped(read.skipped, tally)
@@ -277,8 +282,11 @@ def _philly(path: Path, context: _Context, tally: Tally) -> Rows:
     jobs = gpu_jobs.read_philly(path, skip_bad=context.config.skip_bad)
     context.skipped(jobs.skipped, tally)
     names = [f"philly-{number:06d}" for number in range(len(jobs.gpus))]
-    for action, time_s in (("create", jobs.submitted_s), ("delete", jobs.submitted_s + jobs.duration_s)):
-        yield "events", context.events("job", action, time_s, names, node=jobs.cluster, size={"gpus": jobs.gpus})
+    size = {"gpus": jobs.gpus}
+    yield "events", context.events("job", "create", jobs.submitted_s, names, node=jobs.cluster, size=size)
+    size["runtime_s"] = jobs.duration_s
+    ended_s = jobs.submitted_s + jobs.duration_s
+    yield "events", context.events("job", "delete", ended_s, names, node=jobs.cluster, size=size)
 
 
 def _helios(path: Path, context: _Context, tally: Tally) -> Rows:
@@ -295,10 +303,8 @@ def _cpn(path: Path, context: _Context, tally: Tally) -> Rows:
         context.skipped(queue.skipped, tally)
         names = [f"{path.stem}-{name}" for name in queue.name]
         time_s = np.full(len(names), context.origin_s)
-        yield (
-            "events",
-            context.events("job", "create", time_s, names, function=queue.model, size={"gpus": np.ones(len(names))}),
-        )
+        size = {"gpus": np.ones(len(names)), "data_gb": queue.data_gb, "epochs": queue.iterations}
+        yield "events", context.events("job", "create", time_s, names, function=queue.model, size=size)
         return
     read = cpn.read_colocations(path, skip_bad=skip)
     context.skipped(read.skipped, tally)
@@ -321,11 +327,31 @@ def _wfinstances(path: Path, context: _Context, tally: Tally) -> Rows:
     if np.isnan(flow.executed_s):
         tally.skipped["tasks of workflows without a time"] += len(flow)
         return
-    start = flow.executed_s + flow.earliest_start_s()
-    names = [f"{flow.name}/{task}" for task in flow.task]
-    size = {"cpu_cores": flow.cpu, "mem_bytes": flow.mem * GIB}
-    for action, time_s in (("create", start), ("delete", start + flow.runtime_s)):
-        yield "events", context.events("job", action, time_s, names, node=flow.machine, function=flow.name, size=size)
+    yield "tasks", _tasks(flow, context)
+
+
+def _tasks(flow: wfinstances.Workflow, context: _Context) -> pa.Table:
+    """Build rows of ``tasks``; a space in an id, which separates parents, becomes an underscore."""
+    ids = ["_".join(task.split()) for task in flow.task]
+    parents: list[list[str]] = [[] for _ in ids]
+    handed: list[list[str]] = [[] for _ in ids]
+    for (parent, child), mb in zip(flow.edges.tolist(), flow.edge_mb.tolist(), strict=True):
+        parents[child].append(ids[parent])
+        handed[child].append(repr(mb))
+    columns = {
+        "time": _times(np.full(len(ids), flow.executed_s)),
+        "cluster": _names(context.cluster, len(ids)),
+        "workflow": _names(flow.name, len(ids)),
+        "task": pa.array(ids, pa.string()),
+        "node": _names(flow.machine, len(ids)),
+        "runtime_s": pa.array(flow.runtime_s),
+        "cpu_cores": _amounts(flow.cpu),
+        "mem_bytes": _amounts(flow.mem * GIB),
+        "parents": pa.array([" ".join(some) or None for some in parents], pa.string()),
+        "parent_mb": pa.array([" ".join(some) or None for some in handed], pa.string()),
+        "input_mb": pa.array(flow.input_mb),
+    }
+    return raw_table(TASKS, columns)
 
 
 def _vms(path: Path, context: _Context, tally: Tally) -> Rows:

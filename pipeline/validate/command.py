@@ -1,7 +1,7 @@
 """Stage ``validate``: nothing is trained on windows that a person would not sign for.
 
-Writes ``verdict.json`` and the Data Docs; an error stops the pipeline with table, rule, count and example rows,
-warnings let it go on and are shown in the gate's report.
+Writes ``verdict.json``, the Data Docs and ``request_mix.json`` (the last accepted day); an error stops the pipeline
+with table, rule, count and example rows, warnings let it go on and are shown in the gate's report.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pipeline.contracts.windows import SCHEMA_VERSION, TABLES, VERSION_KEY
 from pipeline.errors import DataError
 from pipeline.files import replaced_folder, write_atomic
 from pipeline.progress import Progress
+from pipeline.validate import drift
 from pipeline.validate.config import ValidateConfig
 from pipeline.validate.verdict import Finding, Verdict
 from wire.errors import ContractError, run_cli
@@ -31,23 +32,30 @@ if TYPE_CHECKING:
 
 
 def validate(
-    windows: Path, out: Path, config: ValidateConfig, *, since: date | None = None, until: date | None = None
+    windows: Path,
+    out: Path,
+    config: ValidateConfig,
+    *,
+    accepted: Path = drift.ACCEPTED,
+    since: date | None = None,
+    until: date | None = None,
 ) -> Verdict:
     """Check every day of a windows folder; writes the verdict and the docs, and returns the verdict.
 
     Args:
         windows: Folder of window tables.
-        out: Folder for ``verdict.json`` and ``docs/``; replaced.
+        out: Folder for ``verdict.json``, ``docs/`` and ``request_mix.json``; replaced.
         config: Thresholds.
+        accepted: The last day that was accepted before.
         since: First day that was asked for; it must be there.
         until: Last day that was asked for; the windows must reach its end.
     """
-    from pipeline.validate import cross, drift
+    from pipeline.validate import cross
     from pipeline.validate.suites import Suites
     from pipeline.windows import days_of
 
     days = [day.isoformat() for day in days_of(windows)]
-    accepted = drift.read_accepted(drift.accepted_file())
+    before = drift.read_accepted(accepted)
     suites = Suites(config.examples)
     findings: list[Finding] = []
     counts: dict[str, dict[str, int]] = {}
@@ -71,7 +79,7 @@ def validate(
             last_window = max([time.to_pydatetime() for time in newest], default=last_window)
             progress.add(rows=sum(counts[day].values()), pieces=1)
     findings += cross.check_range(cross.Found(counts, seen, last_window), (since, until), config)
-    drifting = list(drift.check_drift(mixes, accepted, config))
+    drifting = list(drift.check_drift(mixes, before, config))
     findings += drifting
     checks += cross.RANGE_CHECKS + len(days)
     errors = [str(finding) for finding in findings if finding.severity == "error"]
@@ -87,13 +95,11 @@ def validate(
         findings=findings,
         request_mix=mixes,
     )
+    now = drift.newly_accepted(mixes, before) if verdict.passed else before
     with replaced_folder(out) as folder:
         suites.build_docs(folder / "docs")
         write_atomic(folder / "verdict.json", msgspec.json.format(msgspec.json.encode(verdict), indent=2) + b"\n")
-    known = [day for day in days if mixes[day]]
-    # Days long past that are cleaned again must not become what the next night is compared with.
-    if verdict.passed and known and (accepted is None or accepted.day <= known[-1]):
-        write_atomic(drift.accepted_file(), msgspec.json.encode(drift.Accepted(known[-1], mixes[known[-1]])))
+        write_atomic(folder / drift.ACCEPTED_NOW, drift.document(now))
     return verdict
 
 
@@ -123,11 +129,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("data/validation"))
     parser.add_argument("--metrics", type=Path, default=Path("data/metrics/validate.json"))
     parser.add_argument("--params", type=Path, default=settings.PARAMS_FILE)
+    parser.add_argument("--accepted", type=Path, default=drift.ACCEPTED, help="last day that was accepted before")
     parser.add_argument("--until", type=date.fromisoformat, help="last day that was asked for (default: data.to)")
     args = parser.parse_args(argv)
     config = settings.load("validate", ValidateConfig, args.params)
     asked = settings.load("data", dict[str, date | None], args.params)
-    verdict = validate(args.windows, args.out, config, since=asked.get("from"), until=args.until or asked.get("to"))
+    since, until = asked.get("from"), args.until or asked.get("to")
+    verdict = validate(args.windows, args.out, config, accepted=args.accepted, since=since, until=until)
     numbers = {
         "passed": int(verdict.passed),
         "errors": len(verdict.errors),

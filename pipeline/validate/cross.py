@@ -12,7 +12,7 @@ from pipeline.contracts.windows import WINDOW_SECONDS
 from pipeline.validate.config import ValidateConfig
 from pipeline.validate.verdict import Finding, Severity
 
-DAY_CHECKS = 7
+DAY_CHECKS = 8
 RANGE_CHECKS = 3
 _DAY, _WINDOW = timedelta(days=1), timedelta(seconds=WINDOW_SECONDS)
 _SLACK = 1e-6
@@ -20,6 +20,7 @@ _SLACK = 1e-6
 _MEASURED = ("nodes", "pods", "functions")
 WINDOWS_OF_AN_HOUR = 3600 // WINDOW_SECONDS
 _QUALITY = ("nodes", "pods", "functions", "cards")
+_TOLD = ("events", "tasks")
 
 
 def check_day(day: str, tables: dict[str, pd.DataFrame], config: ValidateConfig) -> Iterator[Finding]:
@@ -28,6 +29,7 @@ def check_day(day: str, tables: dict[str, pd.DataFrame], config: ValidateConfig)
     yield from _within_capacity(day, tables["pods"], tables["nodes"], config)
     yield from _demands_have_pods(day, tables["demands"], tables["pods"], config)
     yield from _take_turns(day, tables["events"], config)
+    yield from _parents_exist(day, tables["tasks"], config)
     yield from _complete(day, tables, config)
     yield from _of_the_day(day, tables, config)
     yield from _little_quarantined(day, tables, config)
@@ -96,6 +98,19 @@ def _take_turns(day: str, events: pd.DataFrame, config: ValidateConfig) -> Itera
         yield Finding("warning", "events", "take_turns", day, int(again.sum()), message, examples)
 
 
+def _parents_exist(day: str, tasks: pd.DataFrame, config: ValidateConfig) -> Iterator[Finding]:
+    key = ["cluster", "workflow", "time"]
+    links = tasks[[*key, "task", "parents"]].dropna(subset=["parents"])
+    links = links.assign(parent=links["parents"].str.split(" ")).explode("parent")
+    there = tasks[[*key, "task"]].drop_duplicates().rename(columns={"task": "parent"})
+    known = links[[*key, "parent"]].merge(there, on=[*key, "parent"], how="left", indicator=True)["_merge"] == "both"
+    lost = links[~known.to_numpy()]
+    if len(lost):
+        message = "a parent is not a task of the same execution: half a workflow is another workflow"
+        examples = _rows(lost, [*key, "task", "parent"], config)
+        yield Finding("error", "tasks", "parents_exist", day, len(lost), message, examples)
+
+
 def _complete(day: str, tables: dict[str, pd.DataFrame], config: ValidateConfig) -> Iterator[Finding]:
     for table in _QUALITY:
         rows = tables[table]
@@ -120,7 +135,7 @@ def _of_the_day(day: str, tables: dict[str, pd.DataFrame], config: ValidateConfi
 
 def _little_quarantined(day: str, tables: dict[str, pd.DataFrame], config: ValidateConfig) -> Iterator[Finding]:
     aside = tables["quarantine"]
-    used = int(sum(tables[table]["samples"].sum() for table in _QUALITY)) + len(tables["events"])
+    used = int(sum(tables[table]["samples"].sum() for table in _QUALITY)) + sum(len(tables[table]) for table in _TOLD)
     share = len(aside) / max(1, used + len(aside))
     if share > config.quarantine_warn:
         severity: Severity = "error" if share > config.quarantine_fail else "warning"
@@ -160,7 +175,7 @@ def check_range(found: Found, asked: tuple[date | None, date | None], config: Va
     if missing:
         examples: list[dict[str, object]] = [{"day": day} for day in missing[: config.examples]]
         yield Finding("error", "nodes", "days_contiguous", "", len(missing), "days without windows", examples)
-    if not any(rows[table] for rows in found.rows.values() for table in (*_MEASURED, "events")):
+    if not any(rows[table] for rows in found.rows.values() for table in (*_MEASURED, *_TOLD)):
         yield Finding("error", "nodes", "not_empty", "", 1, "no table has a row")
     clusters = sorted({cluster for windows in found.windows.values() for cluster in windows})
     ends = {"windows": found.last_window} if found.last_window is not None and not clusters else {}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contracts.raw import REQUESTS
+from pipeline.contracts.raw import REQUESTS, TABLES
 from pipeline.ingest import IngestConfig, Range, ingest
 from pipeline.sources.exporter_series import read_labels
 from pipeline.sources.openmetrics import OpenMetricsConfig, cut
@@ -149,7 +149,7 @@ def test_a_log_beside_the_sample_lands_in_one_folder(tmp_path):
     (tmp_path / "log.csv").write_text(HEAD + ROW)
     config = IngestConfig(
         ["sample", "requests"],
-        sample=SampleConfig(nodes=1, functions=1),
+        sample=SampleConfig(nodes=1, functions=1, vms_per_day=0, jobs_per_day=0, workflows_per_day=0),
         requests=RequestLogConfig([str(tmp_path / "log.csv")], cluster="other"),
     )
     manifest = ingest(config, Range(DAY, DAY), tmp_path / "raw")
@@ -240,9 +240,9 @@ def test_the_older_text_format_writes_milliseconds_and_no_end(tmp_path):
 
 
 def test_what_one_ingest_wrote_another_reads_back(tmp_path):
-    sample = IngestConfig(sample=SampleConfig(nodes=2, functions=2))
+    sample = IngestConfig(sample=SampleConfig(nodes=2, functions=2, vms_per_day=20, jobs_per_day=20))
     first = ingest(sample, Range(DAY, DAY), tmp_path / "first")
-    paths = {table: [f"{tmp_path}/first/{table}/**/*.parquet"] for table in ("samples", "requests", "events")}
+    paths = {table: [f"{tmp_path}/first/{table}/**/*.parquet"] for table in TABLES}
     second = ingest(IngestConfig("parquet", parquet=ParquetConfig(paths)), ALL, tmp_path / "second")
     assert (second.rows, second.metrics, second.first, second.last) == (
         first.rows,

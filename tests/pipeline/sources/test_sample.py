@@ -13,6 +13,7 @@ from wire.errors import ConfigError
 
 DAY = date(2026, 1, 5)
 ONE_DAY = Range(DAY, DAY)
+FUNCTIONS_ALONE = {"vms_per_day": 0, "jobs_per_day": 0, "workflows_per_day": 0}
 
 
 @pytest.fixture(autouse=True)
@@ -34,9 +35,10 @@ def sample(tmp_path_factory):
 
 
 def query(sql: str, folder: Path, which: str = "clean"):
-    sql = sql.replace("SAMPLES", f"read_parquet('{folder}/{which}/samples/*/*/*.parquet')")
-    sql = sql.replace("REQUESTS", f"read_parquet('{folder}/{which}/requests/*/*/*.parquet')")
-    sql = sql.replace("EVENTS", f"read_parquet('{folder}/{which}/events/*/*/*.parquet')")
+    for table in ("samples", "requests", "events"):
+        sql = sql.replace(f"OTHER_{table.upper()}", f"read_parquet('{folder}/{which}/{table}/*/*/*.parquet')")
+        sql = sql.replace(table.upper(), f"read_parquet('{folder}/{which}/{table}/*/cluster=sample-1/*.parquet')")
+    sql = sql.replace("TASKS", f"read_parquet('{folder}/{which}/tasks/*/*/*.parquet')")
     sql = sql.replace("TRUTH", f"'{folder}/truth")
     return duckdb.sql("set timezone='UTC'; " + sql).fetchall()
 
@@ -167,7 +169,7 @@ def test_every_kind_of_dirt_is_there(sample):
     gap = "epoch(time - lag(time) over (partition by node order by time))"
     assert count(f"select max(gap) from (select {gap} gap from SAMPLES where metric = 'node_ready')") > 1700
     before = f"max(epoch(time)) over (partition by {series} order by file_row_number rows unbounded preceding)"
-    rows = f"read_parquet('{sample}/dirty/samples/*/*/*.parquet', file_row_number=true)"
+    rows = f"read_parquet('{sample}/dirty/samples/*/cluster=sample-1/*.parquet', file_row_number=true)"
     assert count(f"select count(*) from (select epoch(time) - {before} back from {rows}) where back < 0") > 1000
     assert count("select count(*) from REQUESTS where duration_s < 0")
     assert count("select count(*) from EVENTS where node is null and action = 'create'")
@@ -176,24 +178,97 @@ def test_every_kind_of_dirt_is_there(sample):
 
 
 def test_prices_lie_beside_the_tables(sample):
-    types = query("select distinct detail from SAMPLES where metric = 'node_info'", sample)
+    types = query("select distinct detail from OTHER_SAMPLES where metric = 'node_info'", sample)
+    assert len(types) == 9
     text = (sample / "dirty" / "prices.csv").read_text()
     assert all(kind in text for (kind,) in types)
 
 
 def test_scrape_interval_need_not_divide_the_window(tmp_path):
-    config = SampleConfig(dirt=False, scrape_seconds=57.0, nodes=2, functions=2)
+    config = SampleConfig(dirt=False, scrape_seconds=57.0, nodes=2, functions=2, **FUNCTIONS_ALONE)
     manifest = ingest(IngestConfig(sample=config), ONE_DAY, tmp_path / "raw")
     assert manifest.metrics["node_ready"] == pytest.approx(2 * 86_400 / 57, abs=2)
 
 
 def test_two_clusters_have_partitions_of_their_own(tmp_path):
-    manifest = ingest(IngestConfig(sample=SampleConfig(clusters=2, nodes=2, functions=2)), ONE_DAY, tmp_path / "raw")
+    config = SampleConfig(clusters=2, nodes=2, functions=2, **FUNCTIONS_ALONE)
+    manifest = ingest(IngestConfig(sample=config), ONE_DAY, tmp_path / "raw")
     assert manifest.clusters == ["sample-1", "sample-2"]
     assert (tmp_path / "raw/samples/date=2026-01-05/cluster=sample-2").is_dir()
 
 
-@pytest.mark.parametrize("bad", [{"days": 0}, {"nodes": -1}, {"scrape_seconds": 0}, {"scrape_seconds": 900}])
+def test_the_functions_cluster_does_not_depend_on_the_others(sample, tmp_path):
+    ingest(IngestConfig(sample=SampleConfig(**FUNCTIONS_ALONE)), ONE_DAY, tmp_path / "alone")
+    for table in ("samples", "requests", "events"):
+        part = f"{table}/date={DAY}/cluster=sample-1"
+        assert digest(tmp_path / "alone" / part) == digest(sample / "dirty" / part)
+
+
+def test_vms_fit_their_hosts_and_most_are_short_lived(sample):
+    [(worst, refused, vms)] = query(
+        """
+        with vm as (select * from OTHER_EVENTS where kind = 'vm'),
+        steps as (select node, sum(case action when 'create' then 1 else -1 end * cpu_cores)
+                  over (partition by node order by time, action desc rows unbounded preceding) as level from vm)
+        select max(level), (select count(*) from vm where node is null), (select count(distinct entity) from vm)
+        from steps where node is not null""",
+        sample,
+    )
+    assert 40 < worst <= 80
+    assert 1200 < vms < 1800
+    assert refused < 0.1 * vms
+    [(hour,)] = query(
+        """select count(*) from OTHER_EVENTS c join OTHER_EVENTS d using (cluster, entity)
+           where c.kind = 'vm' and c.action = 'create' and d.action = 'delete' and d.time < c.time + interval 1 hour""",
+        sample,
+    )
+    assert hour > 0.5 * vms
+
+
+def test_jobs_wait_run_alone_on_a_card_and_say_how_long(sample):
+    [(jobs, negative, waited, models)] = query(
+        """
+        select count(*), count(*) filter (wait < -0.002), count(*) filter (wait > 60), count(distinct function)
+        from (select c.function, epoch(d.time - c.time) - d.runtime_s as wait
+              from OTHER_EVENTS c join OTHER_EVENTS d using (cluster, entity)
+              where c.kind = 'job' and c.action = 'create' and d.action = 'delete' and c.epochs > 0 and c.data_gb > 0
+                and c.gpu_mem_bytes > 0 and c.node is null and d.node is not null)""",
+        sample,
+    )
+    assert 400 < jobs < 700
+    assert negative == 0
+    assert waited > 20
+    assert models == 8
+    [(cards, kinds, most)] = query(
+        """select count(distinct (cluster, node, card)), count(distinct detail), (
+                select max(value) from OTHER_SAMPLES where metric = 'card_gpu_used_ratio')
+           from OTHER_SAMPLES where metric = 'card_info' and cluster like 'sample-gpu%'""",
+        sample,
+    )
+    assert (cards, kinds) == (13, 4)
+    assert most <= 1.0
+
+
+def test_workflows_are_of_five_to_sixty_tasks_and_run_where_there_are_nodes(sample):
+    [(flows, fewest, most, strangers)] = query(
+        """
+        with flows as (select workflow, count(*) as n from TASKS group by 1),
+        nodes as (select distinct node from OTHER_SAMPLES where cluster = 'sample-flow')
+        select (select count(*) from flows), (select min(n) from flows), (select max(n) from flows),
+               (select count(*) from TASKS where node not in (from nodes))""",
+        sample,
+    )
+    assert 60 < flows <= 100
+    assert 5 <= fewest < 12
+    assert 45 < most <= 60
+    assert strangers == 0
+    [(bad,)] = query("select count(*) from TASKS where runtime_s < 0", sample, "dirty")
+    assert bad == 1
+
+
+@pytest.mark.parametrize(
+    "bad", [{"days": 0}, {"jobs_per_day": -1}, {"nodes": -1}, {"scrape_seconds": 0}, {"scrape_seconds": 900}]
+)
 def test_senseless_sizes_are_refused(bad):
     with pytest.raises((ConfigError, msgspec.ValidationError), match=next(iter(bad))):
         msgspec.convert(bad, SampleConfig)

@@ -87,9 +87,9 @@ def test_inventories_are_capacities_at_the_origin(tmp_path):
 
 def test_philly_helios_and_cpn(tmp_path):
     land(tmp_path, "philly", {"philly_jobs.csv": "timestamp,duration,num_gpus,cluster\n2017-09-04 10:00:00,60,8,vc\n"})
-    assert rows(tmp_path, "events", "action, kind, node, gpus") == [
-        ("create", "job", "vc", 8.0),
-        ("delete", "job", "vc", 8.0),
+    assert rows(tmp_path, "events", "action, kind, node, gpus, runtime_s") == [
+        ("create", "job", "vc", 8.0, None),
+        ("delete", "job", "vc", 8.0, 60.0),
     ]
     (tmp_path / "in/philly_jobs.csv").unlink()
     names = "time,total_gpu_num,running_gpu_num,pending_gpu_num,running_job_num,pending_job_num"
@@ -99,9 +99,11 @@ def test_philly_helios_and_cpn(tmp_path):
         "node_gpu_used_cards": 14,
     }
     (tmp_path / "in/vcx.csv").unlink()
-    job = {"name": "000", "model_name": "qwen", "data_size": "0", "epoch": "71"}
+    job = {"name": "000", "model_name": "qwen", "data_size": "2.5", "epoch": "71"}
     land(tmp_path, "cpn", {"q.json": json.dumps([job])})
-    assert rows(tmp_path, "events", "entity, function, action") == [("q-000", "qwen", "create")]
+    assert rows(tmp_path, "events", "entity, function, action, data_gb, epochs") == [
+        ("q-000", "qwen", "create", 2.5, 71.0)
+    ]
 
 
 def test_vms_of_two_files_keep_apart(tmp_path):
@@ -144,15 +146,25 @@ def test_calls_a_minute_become_counters_and_containers(tmp_path):
     assert rows(tmp_path, "events", "action, count(*) over (), function, mem_bytes")[0] == ("create", 4, "f", 2.0**29)
 
 
-def test_tasks_of_a_workflow_start_when_their_parents_end(tmp_path):
-    tasks = [{"id": "a", "parents": []}, {"id": "b", "parents": ["a"]}]
-    runs = [{"id": "a", "runtimeInSeconds": 5}, {"id": "b", "runtimeInSeconds": 1, "machines": ["m1"]}]
+def test_a_workflow_becomes_tasks_with_parents_and_what_they_hand_over(tmp_path):
+    tasks = [
+        {"id": "a", "parents": [], "inputFiles": ["seed"], "outputFiles": ["x", "y"]},
+        {"id": "b 1", "parents": ["a"], "inputFiles": ["x"]},
+        {"id": "c", "parents": ["a", "b 1"], "inputFiles": ["x", "y"]},
+    ]
+    sizes = [{"id": name, "sizeInBytes": size} for name, size in (("seed", 5e6), ("x", 1e6), ("y", 5e5))]
+    runs = [{"id": "a", "runtimeInSeconds": 5}, {"id": "b 1", "runtimeInSeconds": 1, "machines": ["m1"]}]
+    runs.append({"id": "c", "runtimeInSeconds": 2, "memoryInBytes": 2**30, "avgCPU": 150})
     execution = {"makespanInSeconds": 9, "executedAt": "2020-05-01T00:00:00Z", "tasks": runs}
-    document = {"workflow": {"specification": {"tasks": tasks}, "execution": execution}}
+    document = {"workflow": {"specification": {"tasks": tasks, "files": sizes}, "execution": execution}}
     land(tmp_path, "wfinstances", {"flow.json": json.dumps(document)})
-    assert rows(tmp_path, "events", "entity, action, epoch(time) - 1588291200, node") == [
-        ("flow/a", "create", 0, None), ("flow/a", "delete", 5, None),
-        ("flow/b", "create", 5, "m1"), ("flow/b", "delete", 6, "m1"),
+    columns = "workflow, task, epoch(time) - 1588291200, node, runtime_s, cpu_cores, mem_bytes"
+    assert rows(tmp_path, "tasks", columns) == [
+        ("flow", "a", 0, None, 5, None, None), ("flow", "b_1", 0, "m1", 1, None, None),
+        ("flow", "c", 0, None, 2, 1.5, 2**30),
+    ]  # fmt: skip
+    assert rows(tmp_path, "tasks", "parents, parent_mb, input_mb") == [
+        ("a", "1.0", 0), ("a b_1", "1.5 0.0", 0), (None, None, 5),
     ]  # fmt: skip
 
 
@@ -180,7 +192,7 @@ def test_files_of_another_kind_are_refused(tmp_path):
         ("helios", "helios-vc-minutes/vchbv.csv.gz", {"samples": 2 * 44_640}),
         ("cpn", "cpn-job-queues/*.json", {"events": 140}),
         ("azure_functions", "azure-functions-2019/*.csv.gz", {"samples": 2 * 356 * 481}),
-        ("wfinstances", "wfinstances/**/*.json.gz", {"events": 2 * 31_210}),
+        ("wfinstances", "wfinstances/**/*.json.gz", {"tasks": 31_210}),
     ],
 )
 def test_public_traces_land_row_for_row(tmp_path, format_, pattern, expected):

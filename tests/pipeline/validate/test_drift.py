@@ -30,7 +30,7 @@ def test_a_day_is_not_compared_with_a_later_one() -> None:
 
 def test_days_of_a_range_are_compared_with_the_one_before() -> None:
     mixes: dict[str, drift.Mix] = {"2026-03-02": {"a": 1.0}, "2026-03-03": {}, "2026-03-04": {"b": 1.0}}
-    found = list(drift.check_drift(mixes, None, ValidateConfig()))
+    found = list(drift.check_drift(mixes, drift.NOTHING, ValidateConfig()))
     assert [(finding.day, finding.severity) for finding in found] == [
         ("2026-03-03", "warning"),
         ("2026-03-04", "error"),

@@ -11,7 +11,6 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -69,6 +68,7 @@ def make_day(day: date) -> Tables:
         "node": "n1",
         "function": "f",
     }
+    tasks = [{"task": "a", "parents": None}, {"task": "b", "parents": "a"}, {"task": "c", "parents": "a b"}]
     card = {
         "node": "n1",
         "card": "0",
@@ -83,6 +83,7 @@ def make_day(day: date) -> Tables:
         "demands": rows("demands", [{"pod": "n1-0", **demand}]),
         "events": rows("events", [event]),
         "cards": rows("cards", [card]),
+        "tasks": rows("tasks", [{"workflow": "w", "time": starts, "runtime_s": 2.0, **task} for task in tasks]),
         "quarantine": pd.DataFrame(columns=TABLES["quarantine"].names),
     }
 
@@ -114,8 +115,19 @@ def soil(windows: Path, change: Callable[[Tables], None], day: date = DAYS[1]) -
 
 
 def run(windows: Path, **settings: Any) -> Verdict:
-    until = settings.pop("until", None)
-    return validate(windows, windows.parent / "validation", ValidateConfig(**settings), until=until)
+    until, work = settings.pop("until", None), windows.parent
+    config = ValidateConfig(**settings)
+    return validate(windows, work / "validation", config, accepted=work / drift.ACCEPTED, until=until)
+
+
+def accepted_now(windows: Path) -> drift.Accepted:
+    return drift.read_accepted(windows.parent / "validation" / drift.ACCEPTED_NOW)
+
+
+def accept(windows: Path, content: bytes) -> None:
+    """Say what was accepted before the run."""
+    (windows.parent / drift.ACCEPTED).parent.mkdir(parents=True, exist_ok=True)
+    (windows.parent / drift.ACCEPTED).write_bytes(content)
 
 
 def test_sound_windows_pass_with_docs_and_a_verdict(windows: Path) -> None:
@@ -155,7 +167,7 @@ def test_findings_name_table_rule_count_and_rows(windows: Path) -> None:
     assert found["functions", between, "error"].count == 1
     assert ("nodes", "column_values_to_not_be_null", "warning") in found
     assert any("price_usd_per_hour" in warning for warning in verdict.warnings)
-    assert not drift.accepted_file().exists()
+    assert accepted_now(windows) == drift.NOTHING
 
 
 def test_a_failed_run_stops_the_pipeline_with_a_message(
@@ -208,6 +220,14 @@ class TestBetweenTables:
         assert found["events", "take_turns"].severity == "warning"
         assert found["events", "take_turns"].count == 287
 
+    def test_a_parent_that_is_not_in_its_workflow(self) -> None:
+        def halved(tables: Tables) -> None:
+            tables["tasks"] = tables["tasks"].query("task != 'a'")
+
+        found = findings(halved)["tasks", "parents_exist"]
+        assert (found.severity, found.count) == ("error", 2 * 288)
+        assert found.examples[0]["parent"] == "a"
+
     @pytest.mark.parametrize("column", ["cpu_assigned_cores", "mem_assigned_gib"])
     def test_more_assigned_than_there_is(self, column: str) -> None:
         found = findings(lambda tables: tables["pods"].__setitem__(column, 100.0))
@@ -248,7 +268,7 @@ class TestBetweenTables:
     @pytest.mark.parametrize(("share", "severity"), [(0.05, "warning"), (0.5, "error")])
     def test_many_rows_in_quarantine(self, share: float, severity: str) -> None:
         def quarantined(tables: Tables) -> None:
-            used = sum(tables[name]["samples"].sum() for name in ("nodes", "pods", "functions", "cards")) + 288
+            used = sum(tables[name]["samples"].sum() for name in ("nodes", "pods", "functions", "cards")) + 4 * 288
             rows = int(used * share / (1 - share))
             aside = {"window_start": pd.Timestamp(DAYS[0], tz="UTC"), "cluster": "c", "table": "samples"}
             tables["quarantine"] = pd.DataFrame([{**aside, "rule": "no_value", "raw": "{}"}] * rows)
@@ -258,11 +278,10 @@ class TestBetweenTables:
         assert "samples no_value" in found["quarantine", "share"].message
 
 
-def test_the_accepted_day_is_kept_from_run_to_run(windows: Path) -> None:
+def test_the_accepted_day_is_handed_on_from_run_to_run(windows: Path) -> None:
     assert not run(windows).drifted
-    accepted = drift.read_accepted(drift.accepted_file())
-    assert accepted is not None
-    assert accepted.day == str(DAYS[1])
+    assert accepted_now(windows).day == str(DAYS[1])
+    drift.hand_on([windows.parent / "validation", windows.parent / "nowhere"], windows.parent / drift.ACCEPTED)
     shutil.rmtree(windows)
 
     def other(tables: Tables) -> None:
@@ -272,21 +291,32 @@ def test_the_accepted_day_is_kept_from_run_to_run(windows: Path) -> None:
     verdict = run(windows)
     assert verdict.drifted
     assert not verdict.passed
+    assert accepted_now(windows).day == str(DAYS[1])
+
+
+def test_a_run_depends_on_its_declared_input_alone(windows: Path) -> None:
+    accept(windows, drift.document(drift.Accepted("2026-03-01", {"c/z": 1.0})))
+    first = run(windows)
+    assert first.drifted
+    assert run(windows) == first
 
 
 def test_days_long_past_do_not_become_the_accepted_day(windows: Path) -> None:
     later = drift.Accepted("2026-04-01", {"c/f": 0.5, "c/g": 0.5})
-    drift.accepted_file().parent.mkdir(parents=True)
-    drift.accepted_file().write_bytes(msgspec.json.encode(later))
+    accept(windows, drift.document(later))
     assert run(windows).passed
-    assert drift.read_accepted(drift.accepted_file()) == later
+    assert accepted_now(windows) == later
 
 
 def test_an_accepted_day_that_cannot_be_read_says_what_to_do(windows: Path) -> None:
-    drift.accepted_file().parent.mkdir(parents=True)
-    drift.accepted_file().write_text("{")
+    accept(windows, b"{")
     with pytest.raises(DataError, match=r"request_mix\.json.*delete it"):
         run(windows)
+
+
+def test_the_committed_accepted_day_is_none() -> None:
+    committed = Path(__file__).parents[3] / drift.ACCEPTED
+    assert committed.read_bytes() == drift.document(drift.NOTHING)
 
 
 def test_a_file_that_is_no_parquet_and_a_folder_of_no_day_are_named(windows: Path) -> None:
