@@ -24,6 +24,7 @@ import yaml
 from pipeline import champions, paths
 from pipeline.registry import places
 from pipeline.settings import load, var
+from pipeline.validate import drift
 from wire.command import Verb
 from wire.errors import ConfigError, run_cli
 
@@ -70,6 +71,7 @@ def create(run_id: str, *, source: Path, home: Path, days: tuple[date, date] | N
     subprocess.run(["git", "clone", "--quiet", "--shared", source, unfinished], check=True)
     _configure_dvc(unfinished, home)
     _copy_champions(unfinished, home)
+    drift.hand_on((home / "runs").glob(f"*/{paths.VALIDATION}"), unfinished / drift.ACCEPTED)
     _write_days(unfinished / "params.yaml", days)
     unfinished.rename(target)
     return target

@@ -67,7 +67,7 @@ def _jobs(folder: Path, end: datetime) -> pd.DataFrame:
     events = events[events["kind"] == "job"].sort_values(["time", *_JOB])
     jobs = events[events["action"] == "create"].drop_duplicates(_JOB)
     ended = events[events["action"] == "delete"].drop_duplicates(_JOB, keep="last").set_index(_JOB)
-    jobs = jobs[~(jobs["gpus"] > 1)].join(ended[["time", "node", "runtime_s"]], on=_JOB, rsuffix="_ended")
+    jobs = jobs[~(jobs["gpus"] > 1)].join(ended[["time", "node", "runtime_s"]].add_suffix("_ended"), on=_JOB)
     nameless = jobs[jobs["function"].isna()]
     if len(nameless):
         raise DataError(
@@ -77,7 +77,8 @@ def _jobs(folder: Path, end: datetime) -> pd.DataFrame:
         )
     took = (jobs["time_ended"] - jobs["time"]).dt.total_seconds()
     run = jobs["runtime_s_ended"].where(jobs["runtime_s_ended"] > 0).fillna(took)
-    return jobs.assign(node=jobs["node_ended"].fillna(jobs["node"]), run_s=run.where(run > 0))
+    known: pd.DataFrame = jobs.assign(node=jobs["node_ended"].fillna(jobs["node"]), run_s=run.where(run > 0))
+    return known
 
 
 def _alone(jobs: pd.DataFrame, models: NDArray[np.str_], types: NDArray[np.str_]) -> Floats:
@@ -89,10 +90,18 @@ def _alone(jobs: pd.DataFrame, models: NDArray[np.str_], types: NDArray[np.str_]
     seen = jobs[(jobs["epochs"] > 0) & jobs["run_s"].notna() & jobs["card_type"].notna()]
     each = (seen["run_s"] / seen["epochs"]).groupby([seen["function"], seen["card_type"]]).median()
     table = each.unstack().reindex(index=models, columns=types).to_numpy(np.float64)
-    known = np.ma.log(np.ma.masked_invalid(table))
-    of_type = np.ma.median(known - known.mean(axis=1, keepdims=True), axis=0).filled(0.0)
-    of_model = (known - of_type).mean(axis=1).filled(np.log(UNKNOWN_S))
-    return np.where(known.mask, np.exp(of_model[:, None] + of_type), table)
+    model, card = np.nonzero(~np.isnan(table))
+    # Least squares of log seconds = model + type of card.
+    terms = np.zeros((len(model), len(models) + len(types)))
+    terms[np.arange(len(model)), model] = terms[np.arange(len(card)), len(models) + card] = 1.0
+    solved = np.linalg.lstsq(terms, np.log(table[model, card]))[0]
+    of_model, of_type = solved[: len(models)], solved[len(models) :]
+    seen_model, seen_type = np.isin(np.arange(len(models)), model), np.isin(np.arange(len(types)), card)
+    # Only their sum is known: types are put around 0, where one that was never seen is too.
+    usual = of_type[seen_type].mean() if seen_type.any() else 0.0
+    of_model = np.where(seen_model, of_model + usual, np.log(UNKNOWN_S))
+    of_type = np.where(seen_type, of_type - usual, 0.0)
+    return np.where(np.isnan(table), np.exp(np.add.outer(of_model, of_type)), table)
 
 
 def _slower(cards: pd.DataFrame, models: int) -> Floats:
@@ -124,7 +133,7 @@ def _queue(
     if jobs.empty:
         raise DataError(f"{folder}: no job from {start} on has epochs or an end", "jobs whose length is known")
     return JobTrace(
-        arrival_s=(jobs["time"] - pd.Timestamp(start)).dt.total_seconds().to_numpy(np.float64),
+        arrival_s=np.asarray((jobs["time"] - pd.Timestamp(start)).dt.total_seconds(), np.float64),
         model=jobs["model"].to_numpy(np.int32),
         epochs=jobs["iterations"].to_numpy(np.float64),
         gpu_mem=jobs["memory"].to_numpy(np.float64),
@@ -149,7 +158,8 @@ def _cards(folder: Path, start: datetime, end: datetime) -> pd.DataFrame:
             "cards with gpu_mem_capacity_gib",
             "check that the source reports cards (DCGM: DCGM_FI_DEV_FB_USED and _FREE)",
         )
-    return cards.join(busy.mean().rename("busy"), on=_CARD)
+    joined: pd.DataFrame = cards.join(busy.mean().rename("busy"), on=_CARD)
+    return joined
 
 
 def _nodes(folder: Path, start: datetime, end: datetime) -> pd.DataFrame:
@@ -158,7 +168,8 @@ def _nodes(folder: Path, start: datetime, end: datetime) -> pd.DataFrame:
     used = ["cpu_used_mean_cores", "mem_used_mean_gib"]
     nodes = windows.read(folder, "nodes", start, end, [*_NODE, *amounts, *used]).to_pandas()
     nodes = nodes.sort_values("window_start").groupby(_NODE)
-    return nodes[amounts].last().join(nodes[used].min())
+    joined: pd.DataFrame = nodes[amounts].last().join(nodes[used].min())
+    return joined
 
 
 def _topology(cards: pd.DataFrame, nodes: pd.DataFrame, centres: list[str], types: NDArray[np.str_]) -> Topology:

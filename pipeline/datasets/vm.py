@@ -62,14 +62,14 @@ def _build(folder: Path, start: datetime, end: datetime) -> windows.Arrays:
 
 
 def starts(trace: VmTrace, scenario: Scenario) -> Rows:
-    """Creations that an empty cluster can hold, with as many after them as an episode has decisions.
+    """Creations that an empty cluster can hold, with more from them on than an episode has decisions.
 
     Without a horizon an episode goes on to its first misfit, or to the end of the trace.
     """
     events = compile_events(trace, cast(VmScenario, scenario))
     left = np.cumsum((trace.kind == 0)[::-1])[::-1]
-    rows = np.arange(len(trace))
-    return rows[(events.next_start[:-1] == rows) & (left >= scenario.horizon)]
+    begins = events.next_start[:-1] == np.arange(len(trace))
+    return np.flatnonzero(begins & (left > scenario.horizon))
 
 
 def times_s(trace: VmTrace, rows: Rows) -> NDArray[np.float64]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from datetime import datetime
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -117,7 +116,7 @@ def starts(trace: Trace, _scenario: Scenario) -> Rows:
 
 def times_s(trace: Trace, rows: Rows) -> NDArray[np.float64]:
     """When executions began."""
-    return cast(NDArray[np.float64], trace[0].time_s[rows])
+    return trace[0].time_s[rows]
 
 
 def scaled(trace: Trace, load: float) -> Trace:

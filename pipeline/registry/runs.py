@@ -22,7 +22,7 @@ from pipeline.registry.git import Repository
 
 PREFIX = "runs/"
 LOCK = "dvc.lock"
-KEPT = ("params.yaml", LOCK, "data/metrics", "champions")
+KEPT = ("params.yaml", LOCK, "data/metrics", "champions", "accepted")
 """What is committed beyond the code, although git ignores some of it: what the night depended on (the champions it had
 to beat are the same blobs until one is replaced) and the figures that people read."""
 

@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.sources.sample_cluster import GIB, NodeType
-from pipeline.sources.sample_machines import F8, Life, MachineCluster, Use
+from pipeline.sources.sample_machines import DAY_S, F8, Life, MachineCluster, Use
 from sched_env.vm import synthetic
-from sched_env.vm.events import creation_of
 
 HOSTS = 8
 """They fill up in three to four days: most VMs go within the hour, but a few stay for weeks."""
@@ -39,25 +38,26 @@ class VmCluster(MachineCluster):
         seed = int(self.rng("vms").integers(2**31))
         # Half as many again as are needed on average: those after the last day are cut off.
         trace = synthetic.generate(round(1.5 * self._per_day * days), seed, self._per_day / PUBLIC_PER_DAY)
-        made = np.flatnonzero((trace.kind == 0) & (trace.time < days * 86_400))
-        created_by = creation_of(trace)
-        gone = np.full(len(trace), np.inf)
-        gone[created_by[created_by >= 0]] = trace.time[created_by >= 0]
+        end_s = days * DAY_S
+        # The generated VMs are numbered from 0 in order of creation, and each is deleted once.
+        created, gone = (trace.time[trace.kind == kind][np.argsort(trace.vmid[trace.kind == kind])] for kind in (0, 1))
         free = np.tile([float(HOST_TYPE.cpu), float(HOST_TYPE.mem_gib)], (HOSTS, 1))
-        node = np.full(len(trace), -1)
-        for row in np.flatnonzero(trace.time < days * 86_400).tolist():
-            need = np.array([trace.cpu[row], trace.mem[row]])
+        node = np.full(len(created), -1)
+        for row in np.flatnonzero(trace.time < end_s).tolist():
+            vm, need = trace.vmid[row], np.array([trace.cpu[row], trace.mem[row]])
             if trace.kind[row] == 1:
-                if node[created_by[row]] >= 0:
-                    free[node[created_by[row]]] += need
+                if node[vm] >= 0:
+                    free[node[vm]] += need
                 continue
             room = np.where((free >= need).all(axis=1), free[:, 0], -1.0)
             if room.max() >= 0:
-                node[row] = int(np.argmax(room))
-                free[node[row]] -= need
-        size = {"cpu_cores": trace.cpu[made], "mem_bytes": trace.mem[made] * GIB}
+                node[vm] = int(np.argmax(room))
+                free[node[vm]] -= need
+        made = np.flatnonzero(created < end_s)
+        first = np.argsort(np.where(trace.kind == 0, trace.vmid, len(trace)), kind="stable")[made]
+        size = {"cpu_cores": trace.cpu[first], "mem_bytes": trace.mem[first] * GIB}
         names = [f"vm-{number:05d}" for number in range(len(made))]
-        return Life("vm", names, trace.time[made], gone[made], node[made], size)
+        return Life("vm", names, created[made], gone[made], node[made], size)
 
     def used(self) -> tuple[F8, F8]:
         """A VM keeps a part of its cores busy, and most of its memory."""

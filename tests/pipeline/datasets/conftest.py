@@ -97,6 +97,23 @@ def folder(tmp_path: Path) -> Path:
     return out
 
 
+@pytest.fixture(scope="session")
+def sample_windows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two days of the embedded sample, cleaned; of functions as little as possible."""
+    from pipeline.clean.command import clean
+    from pipeline.clean.config import CleanConfig
+    from pipeline.ingest import IngestConfig, Range, ingest
+    from pipeline.sources.sample import SampleConfig
+
+    work = tmp_path_factory.mktemp("sample")
+    sample = SampleConfig(days=2, nodes=1, functions=1, scrape_seconds=300.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOADMASTER_VAR", str(work / "var"))
+        ingest(IngestConfig(sample=sample), Range(), work / "raw")
+        clean(work / "raw", work / "windows", CleanConfig())
+    return work / "windows"
+
+
 @pytest.fixture(name="write")
 def _write() -> Callable[..., None]:
     return write

@@ -1,0 +1,65 @@
+"""VMs from windows: events in order, episodes that can be played, nothing of a later span."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.datasets.vm import DATASET
+from pipeline.errors import DataError
+from pipeline.windows import span
+from sched_env import scenarios
+from sched_env.rollout import run_episodes
+
+
+def test_events_are_in_order_with_the_size_of_their_vm(folder: Path, at: Any) -> None:
+    trace = DATASET.load(folder, at(0), at(300))
+    assert trace.kind.tolist() == [0, 0, 1]
+    assert trace.vmid.tolist() == [0, 1, 0]
+    assert trace.cpu.tolist() == [4.0, 2.0, 4.0]
+    assert trace.time.tolist() == [10.0, 20.0, 50.0]
+
+
+def test_vms_come_more_densely_and_live_as_long(folder: Path, at: Any) -> None:
+    trace = DATASET.scaled(DATASET.load(folder, at(0), at(300)), 2.0)
+    assert trace.time.tolist() == [5.0, 10.0, 45.0]
+    dense = DATASET.scaled(trace, 0.1)
+    assert dense.kind.tolist() == [0, 1, 0]
+    assert dense.time.tolist() == [50.0, 90.0, 100.0]
+
+
+def test_the_sample_plays_whole_episodes(sample_windows: Path) -> None:
+    days = span(sample_windows)
+    trace = DATASET.load(sample_windows, days.start, days.start + timedelta(days=1))
+    scenario = scenarios.load("vm/recovering", {"servers": 2, "horizon": 64})
+    starts = DATASET.starts(trace, scenario)
+    assert len(starts) > 1000
+    assert (trace.kind[starts] == 0).all()
+    times = DATASET.times_s(trace, starts)
+    assert (np.diff(times) >= 0).all()
+    assert times[0] >= 0
+    assert times[-1] < 86_400
+    for policy in ("first_fit", "random_feasible"):
+        episodes = run_episodes(scenario, policy, starts[[0, len(starts) // 2, -1]], trace=trace)
+        assert {episode["ended"] for episode in episodes} <= {"horizon", "full"}
+        assert all(episode["placed"] > 0 for episode in episodes)
+
+
+def test_nothing_of_a_later_span_is_seen(sample_windows: Path) -> None:
+    days = span(sample_windows)
+    noon = days.start + timedelta(hours=12)
+    morning, whole = (DATASET.load(sample_windows, days.start, end) for end in (noon, days.end))
+    assert morning.time.max() < 12 * 3600
+    assert morning.cpu.tolist() == whole.cpu[: len(morning)].tolist()
+
+
+def test_windows_without_a_vm_say_what_is_missing(folder: Path, at: Any, write: Any, event: Any) -> None:
+    with pytest.raises(DataError, match=r"no VM with a size created.*events of kind vm.*docs/sources\.md"):
+        DATASET.load(folder, at(300), at(600))
+    write(folder, "events", [event("vm-9", 400.0, "delete", None, "vm", cpu_cores=1.0, mem_gib=1.0)])
+    with pytest.raises(DataError, match="no VM with a size created"):
+        DATASET.load(folder, at(300), at(600))
