@@ -1,13 +1,13 @@
 """Many environments at once: the Gymnasium ``VectorEnv`` every problem's kernels stand behind.
 
-A problem subclasses :class:`PlacementVectorEnv` with two compiled calls, ``_reset`` and ``_step``, that work on all
+A problem subclasses :class:`PlacementVectorEnv` with its compiled loops (``sched_env.stepping``), which work on all
 B environments and write into the shared :class:`Buffers`; this module never loops over environments.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -17,7 +17,9 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
 from sched_env import problems, scenarios
+from sched_env.jit import entry
 from sched_env.observation import Observation
+from sched_env.stepping import NO_ROWS, PARK, RESTART, Dynamics
 from wire.errors import ConfigError, InfeasibleActionError
 
 FULL, END_OF_TRACE, HORIZON = 0, 1, 2
@@ -89,6 +91,8 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
     """Columns of ``Buffers.metrics``: ``SHEET`` and the problem's own."""
     COUNTS: ClassVar[frozenset[str]] = frozenset({"steps", "placed", "requests"})
     """Which of them are whole numbers."""
+    DYNAMICS: ClassVar[Dynamics]
+    """The problem's compiled loops."""
 
     def __init__(
         self,
@@ -136,6 +140,7 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
             wait_s=np.zeros(B),
         )
         self.park = False
+        self._kernel: Callable[..., int] | None = None
         self.single_action_space = spaces.Discrete(candidates)
         self.single_observation_space = spaces.Dict(
             {
@@ -153,11 +158,10 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
         }
         self._expose(candidates)
 
-    @abstractmethod
     def _reset(self, starts: NDArray[np.int64]) -> None:
         """Begin an episode in every environment; a start of -1 is drawn from (seed, environment, ``episode``)."""
+        self._advance(NO_ROWS, starts, RESTART)
 
-    @abstractmethod
     def _step(self, actions: NDArray[np.int64]) -> int:
         """Step the active environments and restart (or, with ``self.park``, deactivate) those whose episode ended.
 
@@ -165,6 +169,33 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
             The number of episodes that ended; or ``-1 - b`` when the action of environment b is infeasible, and
             then nothing at all has changed.
         """
+        return self.advance(actions, PARK if self.park else RESTART)
+
+    def advance(self, actions: NDArray[np.int64], at_end: int) -> int:
+        """Step with contiguous int64 actions; ``at_end`` is one of ``sched_env.stepping``'s."""
+        return self._advance(actions, NO_ROWS, at_end)
+
+    def _advance(self, actions: NDArray[np.int64], starts: NDArray[np.int64], at_end: int, checked: bool = True) -> int:
+        """Call the compiled loop; see ``sched_env.stepping``."""
+        values = (self.arguments, self.buffers, actions, starts, self.seed, at_end, checked)
+        if self._kernel is None:
+            self._kernel = entry(self.DYNAMICS.advance, *values)
+        return self._kernel(*values)
+
+    def close_accounts(self) -> None:
+        """Write the metrics of every episode, wherever it stands."""
+        self.DYNAMICS.close_all(self.arguments, self.buffers)
+
+    def _fix_columns(self, *columns: ArrayLike) -> None:
+        """Write the first columns of every observation, which never change."""
+        for block in (self.buffers.candidates, self.buffers.final_candidates):
+            for number, values in enumerate(columns):
+                block[:, :, number] = values
+
+    def _check_starts(self, starts: NDArray[np.int64], count: int, rows: str = "rows") -> None:
+        """Refuse starts beyond the trace."""
+        if starts.max() >= count:
+            raise ConfigError(f"start {starts.max()} is beyond the trace", f"{rows} 0 to {count - 1}")
 
     @abstractmethod
     def raw(self, b: int) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
@@ -220,7 +251,7 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
             self.buffers.episode[:] = 0
         starts = np.full(self.num_envs, -1, np.int64)
         if options.get("starts") is not None:
-            starts = np.asarray(options["starts"], dtype=np.int64)
+            starts = np.ascontiguousarray(options["starts"], dtype=np.int64)
             if starts.shape != (self.num_envs,):
                 raise ConfigError(f"starts has shape {starts.shape}", f"({self.num_envs},), one trace row each")
         self.park = bool(options.get("park", False))

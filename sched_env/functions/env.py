@@ -14,17 +14,11 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sched_env import scenarios
-from sched_env.functions import kernels, render
 from sched_env.functions.dataset import read_tasks
 from sched_env.functions.scenario import ServerlessScenario
 from sched_env.functions.state import (
     ACTIVE,
-    ARRIVAL,
-    BILLED_UNTIL,
-    CPU,
     DISK,
-    FUNCTION,
-    INSTANCES,
     LAST_REJECTED,
     LATE_SHARE,
     MEM,
@@ -36,12 +30,12 @@ from sched_env.functions.state import (
     RUNNING_REQUESTS,
 )
 from sched_env.functions.tables import FunctionTrace
-from sched_env.functions.trace import load as load_trace
 from sched_env.functions.vector import ServerlessVectorEnv
-from sched_env.single import InvalidAction, Observation, known
+from sched_env.single import Observation, PlacementEnv, Step
+from sched_env.stepping import HOLD
 from sched_env.tables import NodeTable
 from sched_env.vector import ENDED
-from wire.errors import ConfigError, InfeasibleActionError, legal
+from wire.errors import ConfigError
 
 LARGEST = 1e6
 """Bound of quantities that have none of their own (requests, io, relative response time)."""
@@ -50,26 +44,20 @@ GIVE_UP_AFTER = 3
 MOST_REQUESTS = int(np.iinfo(np.int32).max)
 
 
-class ServerlessSchedulingEnv(gymnasium.Env[Observation, np.int64]):
+class ServerlessSchedulingEnv(PlacementEnv[ServerlessVectorEnv]):
     """Place arriving function instances on nodes, one at a time.
+
+    With ``penalise`` an instance is rejected after three refusals in a row. ``info["invalid"]`` is always there.
 
     Args:
         num_nodes: Nodes of the generated cluster.
         num_functions: Different functions.
         scenario: ``functions/serverless``, ``functions/tutorial``, or a YAML file.
         trace: A (FunctionTrace, NodeTable) pair, a FunctionTrace alone, or a path; generated when left out.
-        invalid_action: What an infeasible node does: ``terminate`` ends the episode, ``penalise`` goes on with the
-            same instance (which is rejected after three refusals in a row), ``raise`` raises. The action changes
-            nothing in any case, and ``info["invalid"]`` is true.
-        invalid_penalty: Reward of an infeasible action, for the first two.
-        render_mode: ``ansi`` or ``rgb_array``.
-        overrides: Scenario keys to replace: ``beta``, ``horizon``, ``reward``, …
+        keys: As :class:`~sched_env.single.PlacementEnv`; scenario keys are ``beta``, ``horizon``, ``reward``, …
     """
 
-    metadata: dict[str, Any] = {  # noqa: RUF012 - declared so by Gymnasium
-        "render_modes": ["ansi", "rgb_array"],
-        "render_fps": 4,
-    }
+    CANDIDATE = "node"
 
     def __init__(
         self,
@@ -78,36 +66,26 @@ class ServerlessSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         *,
         scenario: str | scenarios.Scenario = "functions/serverless",
         trace: Any = None,
-        invalid_action: InvalidAction = "terminate",
-        invalid_penalty: float = -10.0,
-        render_mode: str | None = None,
-        **overrides: Any,
+        **keys: Any,
     ) -> None:
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ConfigError(f"render_mode is {render_mode!r}", legal(self.metadata["render_modes"]))
         named = scenarios.load(scenario)
         if not isinstance(named, ServerlessScenario):
             raise ConfigError(f"scenario {named.name!r} is not of kind serverless", "functions/serverless, …")
-        loaded = scenarios.load(named, {"nodes": num_nodes, "functions": num_functions, **overrides})
-        self.scenario: ServerlessScenario = loaded  # type: ignore[assignment]
-        self.render_mode = render_mode
-        self.invalid_action, self.invalid_penalty = known(invalid_action), float(invalid_penalty)
-        functions, nodes = load_trace(trace, self.scenario)
-        self._core = ServerlessVectorEnv(self.scenario, 1, functions, nodes)
+        super().__init__(named, trace, **{"nodes": num_nodes, "functions": num_functions, **keys})
+        functions, nodes = self.many.trace, self.many.table
         self._whole_trace = False
         self._next: FunctionTrace | None = None
-        self._seeded, self._running = False, False
+        self._seeded = False
         self._invalid = self._refused = 0
         self._actions = np.zeros(1, np.int64)
         self.num_nodes, self.num_functions = len(nodes), len(functions.function_names)
-        self.action_space = spaces.Discrete(self.num_nodes)
-        self._capacity = self._core.cluster.nodes[:, :4].copy()
+        self._capacity = self.many.cluster.nodes[:, :4].copy()
         self._fixed: Observation = {
             "node_capacity": self._capacity[:, : MEM + 1].astype(np.float32),
             "node_price": nodes.price_usd_per_hour.astype(np.float32),
-            "node_active": self._core.cluster.nodes[:, ACTIVE].astype(np.int8),
+            "node_active": self.many.cluster.nodes[:, ACTIVE].astype(np.int8),
         }
-        self.observation_space = _observation_space(nodes, self.num_functions)  # type: ignore[assignment]
+        self.observation_space = _observation_space(nodes, self.num_functions)
 
     def set_dataset(self, tasks: Iterable[Any]) -> None:
         """Replay these tasks, from the first to the last, in every episode from the next ``reset`` on.
@@ -124,97 +102,70 @@ class ServerlessSchedulingEnv(gymnasium.Env[Observation, np.int64]):
 
         Without a start, environment 0 of ``make_vec`` with the same seed begins at the same row.
         """
-        super().reset(seed=seed)
-        core = self._core
+        gymnasium.Env.reset(self, seed=seed)
+        core = self.many
         if self._next is not None:
             # All of a user's tasks are one episode, however long the scenario's are.
             whole = scenarios.load(self.scenario, {"horizon": 0, "episode_s": 0.0})
-            core = self._core = ServerlessVectorEnv(whole, 1, self._next, core.table, seed=core.seed)  # type: ignore[arg-type]
+            core = self.many = ServerlessVectorEnv(whole, 1, self._next, core.table, seed=core.seed)  # type: ignore[arg-type]
             self._next, self._whole_trace = None, True
         if seed is None and not self._seeded:
             seed = int(self.np_random.integers(2**31))
-        self._seeded, self._running = True, True
+        self._seeded, self._over = True, False
         self._invalid = self._refused = 0
         start = (options or {}).get("start", 0 if self._whole_trace else -1)
         core.reset(seed=seed, options={"starts": [start]})
-        return self._observe(), self._info()
+        return self._observe(), self._facts()
 
-    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> Step:
         """Place the present instance on a node and go on to the next one that fits somewhere."""
-        if not self._running:
-            raise gymnasium.error.ResetNeeded("the episode is over, or has not begun: call reset()")
-        core = self._core
+        self._check_under_way()
+        core = self.many
         self._actions[0] = action
-        finished = core.advance(self._actions, kernels.HOLD)
+        finished = core.advance(self._actions, HOLD)
         if finished < 0:
             return self._refuse(int(action))
         self._refused = 0
-        observation, info = self._observe(), self._info()
+        observation, info = self._observe(), self._facts()
         truncated = bool(core.buffers.truncated[0])
         if truncated:
             info.update(self._close(ENDED[core.buffers.ended[0]]))
         return observation, float(core.buffers.reward[0]), False, truncated, info
 
-    def _refuse(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+    def _refuse(self, action: Any) -> Step:
         """Answer an infeasible action; nothing has changed."""
-        if self.invalid_action == "raise":
-            raise InfeasibleActionError(
-                f"node {action} cannot take the instance", "a node whose action_masks() entry is on"
-            )
-        observation, info = self._observe(), self._info()
-        info["invalid"] = True
         self._invalid += 1
         self._refused += 1
-        if self.invalid_action == "terminate":
+        observation, reward, terminated, truncated, info = super()._refuse(action)
+        if terminated:
             info.update(self._close("invalid"))
-            return observation, self.invalid_penalty, True, False, info
-        truncated = False
-        if self._refused >= GIVE_UP_AFTER:
+        elif self._refused >= GIVE_UP_AFTER:
             # A deterministic policy that sees the same would do the same for ever.
-            core = self._core
-            truncated = int(kernels.give_up(core.cluster, core.rules, core.state, core.buffers, 0)) != kernels.RUNNING
+            core = self.many
+            truncated = core.give_up() > 0
             self._refused = 0
-            observation, info = self._observe(), {**self._info(), "invalid": True}
+            observation, info = self._observe(), {**self._facts(), "invalid": True}
             if truncated:
                 info.update(self._close(ENDED[core.buffers.ended[0]]))
-        return observation, self.invalid_penalty, False, truncated, info
+        return observation, reward, terminated, truncated, info
 
     def _close(self, ended: str) -> dict[str, Any]:
         """Close the episode's accounts: all instances finish, and the metric sheet is complete."""
-        core, self._running = self._core, False
-        kernels.close_all(core.cluster, core.rules, core.state, core.buffers)
+        core, self._over = self.many, True
+        core.close_accounts()
         sheet = dict(zip(core.METRICS, core.buffers.metrics[0].tolist(), strict=True))
         return {"metrics": {**sheet, "start": int(core.buffers.start[0]), "infeasible": self._invalid, "ended": ended}}
 
-    def action_masks(self) -> NDArray[np.bool_]:
-        """Say which nodes can take the present instance; what ``MaskablePPO`` asks for."""
-        mask: NDArray[np.bool_] = self._core.buffers.mask[0].copy()
-        return mask
-
-    def render(self) -> Any:
-        """Return the cluster as text (``ansi``) or as a picture (``rgb_array``)."""
-        if self.render_mode is None:
-            return None
-        state, table = self._core.state, self._core.table
-        row = int(state.cursor[0, ROW])
-        task = self._core.cluster.tasks[row]
-        billed = state.nodes[0, :, BILLED_UNTIL] > task[ARRIVAL]
-        if self.render_mode == "rgb_array":
-            return render.as_rgb(self._utilization(), billed)
-        name = self._core.trace.function_names[int(task[FUNCTION])]
-        headline = f"{task[ARRIVAL]:.1f} s: {name} asks for {task[CPU]:.2f} cores, {task[MEM]:.2f} GiB (row {row})"
-        return render.as_text(table.names, self._utilization(), state.nodes[0, :, INSTANCES], billed, headline)
-
     def _utilization(self) -> NDArray[np.float32]:
         # A link or disk that is asked for more than it has is fully used, not more.
-        result: NDArray[np.float32] = np.minimum(self._core.state.nodes[0, :, :4] / self._capacity, 1.0).astype(
+        result: NDArray[np.float32] = np.minimum(self.many.state.nodes[0, :, :4] / self._capacity, 1.0).astype(
             np.float32
         )
         return result
 
     def _observe(self) -> Observation:
         """Build the observation, every array new: what a caller keeps is never changed by a later step."""
-        core = self._core
+        core = self.many
         functions = core.state.functions[0]
         task = core.cluster.tasks[core.state.cursor[0, ROW]]
         request = core.buffers.request[0].copy()
@@ -229,8 +180,8 @@ class ServerlessSchedulingEnv(gymnasium.Env[Observation, np.int64]):
             "cluster_function_requests": functions[:, RUNNING_REQUESTS].astype(np.int32),
         }
 
-    def _info(self) -> dict[str, Any]:
-        core = self._core
+    def _facts(self) -> dict[str, Any]:
+        core = self.many
         last, row = core.state.last[0], int(core.state.cursor[0, ROW])
         return {
             "invalid": False,

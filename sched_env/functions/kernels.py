@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sched_env import draws
 from sched_env.functions import contention, features
 from sched_env.functions.state import (
     ACTIVE,
@@ -71,14 +70,14 @@ from sched_env.functions.state import (
     SETTLED,
     SLO_COST,
     SLO_RATIO,
-    SLOT,
     TASK,
-    TIME,
     Cluster,
     Rules,
     State,
 )
-from sched_env.jit import inline, lean_kernel
+from sched_env.heap import ITEM, TIME, drop_first, push
+from sched_env.jit import inline
+from sched_env.stepping import RUNNING, dynamics
 from sched_env.tables import Floats
 from sched_env.vector import END_OF_TRACE, HORIZON, Buffers
 
@@ -88,59 +87,14 @@ utilization_after = inline(features.utilization_after)
 cost_change = inline(features.cost_change)
 fits = inline(features.fits)
 
-RESTART, PARK, HOLD = range(3)
-"""What to do at an episode's end: begin the next one; rest; or leave everything as it is, for ``close_all``."""
-RUNNING = -1
-"""The episode goes on (otherwise a code of ``sched_env.vector.ENDED``)."""
+GIVE_UP = -2
+"""The action, where actions are not checked, that turns the present instance away; no reward is given."""
 TUTORIAL_BASE_S, TUTORIAL_SLOPE_S = 0.1, 4.9
 SECONDS_PER_HOUR = 3600.0
 CERTAIN = 1.0 + 1e-12
 """A convex combination can pass its largest part by rounding only."""
 MIN_RANGE = 1e-6
 """Calibration bounds closer than this say nothing: the normalised value is 0."""
-
-
-@inline
-def push(state: State, b: int, time: float, slot: int) -> None:
-    """Add a departure to the heap."""
-    child = state.cursor[b, LEAVING]
-    state.cursor[b, LEAVING] = child + 1
-    while child > 0:
-        parent = (child - 1) >> 2
-        if state.leaving[b, parent, TIME] <= time:
-            break
-        state.leaving[b, child, TIME], state.leaving[b, child, SLOT] = (
-            state.leaving[b, parent, TIME],
-            state.leaving[b, parent, SLOT],
-        )
-        child = parent
-    state.leaving[b, child, TIME], state.leaving[b, child, SLOT] = time, slot
-
-
-@inline
-def pop(state: State, b: int) -> int:
-    """Take the earliest departure off the heap and return its slot."""
-    first = int(state.leaving[b, 0, SLOT])
-    size = state.cursor[b, LEAVING] - 1
-    state.cursor[b, LEAVING] = size
-    time, slot = state.leaving[b, size, TIME], state.leaving[b, size, SLOT]
-    parent = 0
-    while True:
-        child = 4 * parent + 1
-        if child >= size:
-            break
-        for other in range(child + 1, min(child + 4, size)):
-            if state.leaving[b, other, TIME] < state.leaving[b, child, TIME]:
-                child = other
-        if state.leaving[b, child, TIME] >= time:
-            break
-        state.leaving[b, parent, TIME], state.leaving[b, parent, SLOT] = (
-            state.leaving[b, child, TIME],
-            state.leaving[b, child, SLOT],
-        )
-        parent = child
-    state.leaving[b, parent, TIME], state.leaving[b, parent, SLOT] = time, slot
-    return first
 
 
 @inline
@@ -197,8 +151,9 @@ def settle(cluster: Cluster, rules: Rules, state: State, b: int, n: int, now: fl
 @inline
 def leave(cluster: Cluster, rules: Rules, state: State, b: int) -> None:
     """Let the instance with the earliest departure go; its container stays warm for a while."""
-    now = state.leaving[b, 0, TIME]
-    slot = pop(state, b)
+    now, slot = state.leaving[b, 0, TIME], int(state.leaving[b, 0, ITEM])
+    drop_first(state.leaving[b], state.cursor[b, LEAVING])
+    state.cursor[b, LEAVING] -= 1
     n = state.links[b, slot, NODE]
     row = state.links[b, slot, TASK]
     settle(cluster, rules, state, b, n, now)
@@ -359,7 +314,8 @@ def place(cluster: Cluster, rules: Rules, state: State, b: int, n: int) -> float
     if until > billed:
         state.totals[b, COST] += cluster.nodes[n, PRICE] * ((until - billed) * (1.0 / SECONDS_PER_HOUR))
         state.nodes[b, n, BILLED_UNTIL] = until
-    push(state, b, now + duration, slot)
+    push(state.leaving[b], state.cursor[b, LEAVING], now + duration, slot)
+    state.cursor[b, LEAVING] += 1
     state.functions[b, f, RUNNING_REQUESTS] += requests
     state.functions[b, f, RART] = r1
     state.totals[b, PLACED] += 1.0
@@ -439,7 +395,7 @@ def reject(cluster: Cluster, state: State, b: int) -> None:
 
 
 @inline
-def advance(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) -> int:
+def next_arrival(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) -> int:
     """Go to the next arrival that fits somewhere, rejecting those that do not; return how the episode stands."""
     tasks, start = cluster.tasks, out.start[b]
     while True:
@@ -463,34 +419,38 @@ def advance(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) 
 
 
 @inline
-def begin(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int, asked: int, seed: int) -> None:
-    """Begin an episode on an empty cluster; an asked start of -1 is drawn."""
+def start_range(arguments: Any) -> tuple[int, int]:
+    """Return the rows between which starts are drawn."""
+    cluster, rules, _ = arguments
     rows = cluster.tasks.shape[0]
-    while True:
-        start = asked
-        if asked < 0:
-            stop = min(rules.start_max, rows) if rules.start_max > 0 else max(rows - rules.horizon, 1)
-            first = min(rules.start_min, stop - 1)
-            start = first + draws.below(stop - first, seed, b, out.episode[b])
-        out.start[b] = start
-        out.episode[b] += 1
-        now = cluster.tasks[start, ARRIVAL]
-        state.cursor[b, ROW], state.cursor[b, FREE], state.cursor[b, LEAVING] = start, 0, 0
-        for n in range(cluster.nodes.shape[0]):
-            for column in range(6):
-                state.nodes[b, n, column] = state.books[b, n, column] = 0.0
-            state.nodes[b, n, BILLED_UNTIL] = state.books[b, n, SETTLED] = now
-            state.books[b, n, HEAD] = -1.0
-        for slot in range(state.links.shape[1]):
-            state.links[b, slot, NEXT] = slot + 1
-        state.warm[b] = now
-        for f in range(state.functions.shape[1]):
-            state.functions[b, f, RUNNING_REQUESTS], state.functions[b, f, RART] = 0.0, rules.initial_rart
-        state.totals[b] = 0.0
-        state.histogram[b] = 0.0
-        # A drawn start from which nothing ever fits gives no decision: draw again. (An asked one is an error.)
-        if advance(cluster, rules, state, out, b) == RUNNING or asked >= 0:
-            return
+    stop = min(rules.start_max, rows) if rules.start_max > 0 else max(rows - rules.horizon, 1)
+    return min(rules.start_min, stop - 1), stop
+
+
+@inline
+def begin(arguments: Any, out: Buffers, b: int, start: int, fresh: bool) -> bool:
+    """Begin an episode on an empty cluster; return whether anything of it ever fits."""
+    cluster, rules, state = arguments
+    now, rejected = cluster.tasks[start, ARRIVAL], state.last[b, LAST_REJECTED]
+    state.cursor[b, ROW], state.cursor[b, FREE], state.cursor[b, LEAVING] = start, 0, 0
+    for n in range(cluster.nodes.shape[0]):
+        for column in range(6):
+            state.nodes[b, n, column] = state.books[b, n, column] = 0.0
+        state.nodes[b, n, BILLED_UNTIL] = state.books[b, n, SETTLED] = now
+        state.books[b, n, HEAD] = -1.0
+    for slot in range(state.links.shape[1]):
+        state.links[b, slot, NEXT] = slot + 1
+    state.warm[b] = now
+    for f in range(state.functions.shape[1]):
+        state.functions[b, f, RUNNING_REQUESTS], state.functions[b, f, RART] = 0.0, rules.initial_rart
+    state.totals[b] = 0.0
+    state.histogram[b] = 0.0
+    if fresh:
+        state.last[b] = 0.0
+    ended = next_arrival(cluster, rules, state, out, b)
+    if not fresh:  # still to be reported: how the step went that ended the episode before
+        state.last[b, LAST_REJECTED] = rejected
+    return ended == RUNNING
 
 
 @inline
@@ -506,14 +466,9 @@ def percentile(histogram: Floats, share: float) -> float:
 
 
 @inline
-def close(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) -> None:
-    """Keep the final observation, let every instance finish and write the episode's metrics."""
-    for n in range(out.mask.shape[1]):
-        out.final_mask[b, n] = out.mask[b, n]
-        for column in range(out.candidates.shape[2]):
-            out.final_candidates[b, n, column] = out.candidates[b, n, column]
-    for entry in range(out.request.shape[1]):
-        out.final_request[b, entry] = out.request[b, entry]
+def close(arguments: Any, out: Buffers, b: int) -> None:
+    """Let every instance finish and write the episode's metrics."""
+    cluster, rules, state = arguments
     while state.cursor[b, LEAVING] > 0:
         leave(cluster, rules, state, b)
     totals, metrics, answered = state.totals[b], out.metrics[b], state.histogram[b].sum()
@@ -528,69 +483,24 @@ def close(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) ->
     metrics[8] = percentile(state.histogram[b], 0.99)
     metrics[9] = totals[COLD_STARTS]
     metrics[10] = totals[REJECTED]
-    out.final_start[b] = out.start[b]
 
 
-@lean_kernel
-def reset_all(cluster: Cluster, rules: Rules, state: State, out: Buffers, starts: Any, seed: int) -> None:
-    """Begin an episode in every environment."""
-    for b in range(out.start.size):
-        state.last[b] = 0.0
-        begin(cluster, rules, state, out, b, starts[b], seed)
-
-
-@lean_kernel
-def step_all(cluster: Cluster, rules: Rules, state: State, out: Buffers, actions: Any, seed: int, at_end: int) -> int:
-    """Place, advance and, at an episode's end, do as ``at_end`` says; see ``PlacementVectorEnv._step``."""
-    B, N = out.mask.shape
-    for b in range(B):
-        if out.active[b] and not (0 <= actions[b] < N and out.mask[b, actions[b]]):
-            return -1 - b
-    finished = 0
-    for b in range(B):
-        out.reward[b] = 0.0
-        out.terminated[b] = out.truncated[b] = False
-        if not out.active[b]:
-            continue
-        state.last[b, LAST_REJECTED] = 0.0
-        reward = place(cluster, rules, state, b, actions[b])
+@inline
+def step(arguments: Any, out: Buffers, b: int, n: int, _seed: int) -> int:
+    """Place the present instance, or give it up, and go on to the next one that fits somewhere."""
+    cluster, rules, state = arguments
+    state.last[b, LAST_REJECTED], reward = 0.0, 0.0
+    if n == GIVE_UP:
+        reject(cluster, state, b)
+    else:
+        reward = place(cluster, rules, state, b, n)
         state.cursor[b, ROW] += 1
-        ended = advance(cluster, rules, state, out, b)
-        rejected = state.last[b, LAST_REJECTED]
-        reward -= rules.rejection_penalty * rejected
+    ended = next_arrival(cluster, rules, state, out, b)
+    if n != GIVE_UP:
+        reward -= rules.rejection_penalty * state.last[b, LAST_REJECTED]
         out.reward[b] = reward
         state.totals[b, RETURN] += reward
-        if ended == RUNNING:
-            continue
-        finished += 1
-        out.truncated[b] = True
-        out.ended[b] = ended
-        if at_end == HOLD:
-            continue
-        close(cluster, rules, state, out, b)
-        if at_end == PARK:
-            out.active[b] = False
-            out.mask[b] = False
-            out.feasible[b] = 0
-        else:
-            begin(cluster, rules, state, out, b, -1, seed)
-            state.last[b, LAST_REJECTED] = rejected
-    return finished
-
-
-@lean_kernel
-def give_up(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) -> int:
-    """Turn the present instance of an environment away and go on; returns how the episode stands."""
-    state.last[b, LAST_REJECTED] = 0.0
-    reject(cluster, state, b)
-    ended = advance(cluster, rules, state, out, b)
-    out.truncated[b] = ended != RUNNING
-    out.ended[b] = ended
     return ended
 
 
-@lean_kernel
-def close_all(cluster: Cluster, rules: Rules, state: State, out: Buffers) -> None:
-    """Close the accounts of every environment, wherever its episode stands."""
-    for b in range(out.start.size):
-        close(cluster, rules, state, out, b)
+DYNAMICS = dynamics(__name__, start_range=start_range, begin=begin, step=step, close=close)

@@ -25,8 +25,6 @@ SETTLED, HEAD, RATE, CPU_RATE, NET_RATE, DISK_RATE = range(6)
 none; calls a second of all its instances, and the same weighted with the time share of each resource."""
 NEXT, PREVIOUS, TASK, NODE = range(4)
 """Columns of ``State.links``; NEXT of a free slot is the next free one."""
-TIME, SLOT = range(2)
-"""Columns of ``State.leaving``."""
 ROW, FREE, LEAVING = range(3)
 """Columns of ``State.cursor``: trace row of the instance to be placed, first free slot, size of the departure heap."""
 IDLE, IDLE_UNTIL = range(2)

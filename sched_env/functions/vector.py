@@ -41,6 +41,7 @@ from sched_env.functions.state import (
 from sched_env.functions.tables import FunctionTrace
 from sched_env.functions.trace import load as load_trace
 from sched_env.scenarios import Scenario
+from sched_env.stepping import HOLD, NO_ROWS, RESTART
 from sched_env.tables import Floats, NodeTable
 from sched_env.vector import SHEET, PlacementVectorEnv
 from wire.errors import ConfigError
@@ -66,6 +67,7 @@ class ServerlessVectorEnv(PlacementVectorEnv):
         "rejected",
     )
     COUNTS: ClassVar[frozenset[str]] = PlacementVectorEnv.COUNTS | {"cold_starts", "rejected"}
+    DYNAMICS = kernels.DYNAMICS
     scenario: ServerlessScenario
 
     def __init__(
@@ -85,8 +87,7 @@ class ServerlessVectorEnv(PlacementVectorEnv):
         self._check_placeable()
         self.state = empty_state(num_envs, len(nodes), len(trace.function_names), most_alive(trace))
         self.user_reward: Reward | None = resolve(scenario.reward)
-        for block in (self.buffers.candidates, self.buffers.final_candidates):
-            block[:, :, 0], block[:, :, 1], block[:, :, 2] = nodes.cpu, nodes.mem, nodes.price_usd_per_hour
+        self._fix_columns(nodes.cpu, nodes.mem, nodes.price_usd_per_hour)
 
     @property
     def arguments(self) -> tuple[Cluster, Rules, State]:
@@ -107,28 +108,27 @@ class ServerlessVectorEnv(PlacementVectorEnv):
             )
 
     def _reset(self, starts: NDArray[np.int64]) -> None:
-        if starts.max() >= len(self.trace):
-            raise ConfigError(f"start {starts.max()} is beyond the trace", f"rows 0 to {len(self.trace) - 1}")
-        kernels.reset_all(self.cluster, self.rules, self.state, self.buffers, starts, self.seed)
+        self._check_starts(starts, len(self.trace))
+        super()._reset(starts)
         stuck = np.flatnonzero(self.buffers.feasible == 0)
         if stuck.size:
             raise ConfigError(f"from start {starts[stuck[0]]} on, no instance of the episode fits an empty node")
 
-    def _step(self, actions: NDArray[np.int64]) -> int:
-        return self.advance(actions, kernels.PARK if self.park else kernels.RESTART)
-
     def advance(self, actions: NDArray[np.int64], at_end: int) -> int:
-        """Step all environments; ``at_end`` is one of ``kernels.RESTART``, ``PARK`` and ``HOLD``."""
-        arguments = (self.cluster, self.rules, self.state, self.buffers, actions, self.seed, at_end)
+        """Step all environments, by the user's reward where there is one."""
         if self.user_reward is None:
-            return int(kernels.step_all(*arguments))
+            return super().advance(actions, at_end)
         before, rows, active = (
             self.state.totals[:, RETURN].copy(), self.state.cursor[:, ROW].copy(), self.buffers.active.copy()
         )  # fmt: skip
-        finished = int(kernels.step_all(*arguments))
+        finished = super().advance(actions, at_end)
         if finished >= 0:
             self._reward_by_user(self.user_reward, actions, before, rows, active, at_end)
         return finished
+
+    def give_up(self) -> int:
+        """Turn the present instance of every environment away and go on; nothing is done at an episode's end."""
+        return self._advance(np.full(self.num_envs, kernels.GIVE_UP), NO_ROWS, HOLD, checked=False)
 
     def _reward_by_user(
         self,
@@ -149,7 +149,7 @@ class ServerlessVectorEnv(PlacementVectorEnv):
         out.reward[active] += given[active]
         over = out.truncated & active
         out.metrics[over, 0] = before[over] + out.reward[over]
-        going_on = active & ~over if at_end == kernels.RESTART else active
+        going_on = active & ~over if at_end == RESTART else active
         state.totals[going_on, RETURN] = before[going_on] + out.reward[going_on]
 
     def raw(self, b: int) -> tuple[dict[str, NDArray[Any]], dict[str, float]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from sched_env.heap import ITEM, TIME, drop_first, push
 from sched_env.jit import called, inline
 from sched_env.jobs.execution import foresee, late, settle, vacate, wait_until_now
 from sched_env.jobs.queueing import leave, release, reopen
@@ -40,60 +41,30 @@ from sched_env.jobs.state import (
 from sched_env.jobs.whatif import transfer_s
 
 
-@inline
-def cancel_time(queue: Queue, state: State, b: int, j: int) -> float:
-    """Return when the user of a job withdraws it; infinite: never."""
-    return float(queue.rows[state.tally[b, FIRST] + j, CANCEL])
-
-
 @called
 def expect(queue: Queue, state: State, b: int, j: int) -> None:
     """Add a job that has been submitted to those that will be withdrawn."""
-    heap, at = state.expected[b], state.tally[b, EXPECTED]
-    time = cancel_time(queue, state, b, j)
+    push(state.expected[b], state.tally[b, EXPECTED], queue.rows[state.tally[b, FIRST] + j, CANCEL], float(j))
     state.tally[b, EXPECTED] += 1
-    while at > 0 and cancel_time(queue, state, b, heap[(at - 1) // 2]) > time:
-        heap[at] = heap[(at - 1) // 2]
-        at = (at - 1) // 2
-    heap[at] = j
-    state.total[b, NEXT_CANCEL] = cancel_time(queue, state, b, heap[0])
+    state.total[b, NEXT_CANCEL] = state.expected[b, 0, TIME]
 
 
 @called
-def _drop_first(queue: Queue, state: State, b: int) -> None:
-    """Take the first of those that will be withdrawn out of the heap."""
-    heap = state.expected[b]
-    state.tally[b, EXPECTED] -= 1
-    count = state.tally[b, EXPECTED]
-    last = heap[count]
-    time, at = cancel_time(queue, state, b, last), 0
-    while 2 * at + 1 < count:
-        below = 2 * at + 1
-        if below + 1 < count and cancel_time(queue, state, b, heap[below + 1]) < cancel_time(
-            queue, state, b, heap[below]
-        ):
-            below += 1
-        if time <= cancel_time(queue, state, b, heap[below]):
-            break
-        heap[at] = heap[below]
-        at = below
-    heap[at] = last
-    state.total[b, NEXT_CANCEL] = cancel_time(queue, state, b, heap[0]) if count > 0 else np.inf
-
-
-@called
-def next_cancel_s(queue: Queue, state: State, b: int) -> float:
+def next_cancel_s(state: State, b: int) -> float:
     """Return when the next job that has not ended will be withdrawn; infinite: none will."""
-    while state.tally[b, EXPECTED] > 0 and state.job[b, state.expected[b, 0], OUTCOME] != UNDECIDED:
-        _drop_first(queue, state, b)
+    heap = state.expected[b]
+    while state.tally[b, EXPECTED] > 0 and state.job[b, int(heap[0, ITEM]), OUTCOME] != UNDECIDED:
+        drop_first(heap, state.tally[b, EXPECTED])
+        state.tally[b, EXPECTED] -= 1
+        state.total[b, NEXT_CANCEL] = heap[0, TIME] if state.tally[b, EXPECTED] > 0 else np.inf
     return float(state.total[b, NEXT_CANCEL])
 
 
 @called
 def withdraw_due(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int) -> None:
     """Withdraw the jobs whose time has come."""
-    while next_cancel_s(queue, state, b) <= state.total[b, NOW]:
-        withdraw(cards, queue, runtimes, rules, state, b, state.expected[b, 0])
+    while next_cancel_s(state, b) <= state.total[b, NOW]:
+        withdraw(cards, queue, runtimes, rules, state, b, int(state.expected[b, 0, ITEM]))
 
 
 @called

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from gymnasium.error import ResetNeeded
-
-from sched_env import scenarios
 from sched_env.jobs.state import (
     ARRIVED,
     DONE,
@@ -23,9 +18,9 @@ from sched_env.jobs.state import (
     UNDECIDED,
     WITHDRAWN,
 )
-from sched_env.jobs.vector import CpnVectorEnv, make
+from sched_env.jobs.vector import CpnVectorEnv
 from sched_env.jobs.whatif import transfer_s
-from sched_env.single import InvalidAction, PlacementEnv, Step
+from sched_env.single import PlacementEnv, Step
 
 JOB_STATES = (
     "submitted later",
@@ -59,30 +54,11 @@ ROUNDING_S = 1e-6
 class CpnEnv(PlacementEnv[CpnVectorEnv]):
     """One network: observation ``candidates`` (C, F), ``request`` (R), ``mask`` (C); action: a card for the job.
 
-    Args:
-        scenario: Name, file or loaded scenario.
-        trace: A queue or workload (``sched_env.jobs.vector``); the scenario's own when left out.
-        invalid_action: As :class:`~sched_env.single.PlacementEnv`, and ``invalid_penalty`` too.
-        seed: Names the start points and failures until ``reset`` is given another.
-        overrides: Scenario keys to replace.
+    Arguments as :class:`~sched_env.single.PlacementEnv`; the trace is a queue or workload (``sched_env.jobs.vector``).
     """
 
+    SCENARIO = "jobs/cpn"
     CANDIDATE = "card"
-
-    def __init__(
-        self,
-        scenario: str | scenarios.Scenario = "jobs/cpn",
-        trace: Any = None,
-        *,
-        invalid_action: InvalidAction = "terminate",
-        invalid_penalty: float = 10.0,
-        seed: int = 0,
-        render_mode: None = None,
-        **overrides: Any,
-    ) -> None:
-        many = make(scenarios.load(scenario, overrides), 1, seed=seed, trace=trace, copy=True)
-        super().__init__(many, invalid_action, invalid_penalty)
-        self.render_mode = render_mode
 
     def cancel(self, job: int) -> Step:
         """Withdraw a job (its number in the episode) for its user; returns what ``step`` does, for the next decision.
@@ -92,8 +68,7 @@ class CpnEnv(PlacementEnv[CpnVectorEnv]):
         Raises:
             ConfigError: When there is no such job, or it has ended, or has not been submitted; nothing has changed.
         """
-        if self._over:
-            raise ResetNeeded("the episode is over; call reset()")
+        self._check_under_way()
         reward, terminated, truncated, info = self._report(self.many.cancel([job]))
         return self._observe(), reward, terminated, truncated, info
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sched_env import draws
-from sched_env.jit import called, inline, lean_kernel
+from sched_env.jit import called, inline
 from sched_env.jobs import features
 from sched_env.jobs.cancel import expect, next_cancel_s, withdraw, withdraw_due
 from sched_env.jobs.execution import HOURS_PER_SECOND, happen, lose, place
@@ -78,6 +76,7 @@ from sched_env.jobs.state import (
 )
 from sched_env.jobs.tables import Bools
 from sched_env.jobs.whatif import busy_share
+from sched_env.stepping import RUNNING, dynamics
 from sched_env.vector import END_OF_TRACE, FULL, HORIZON, SHEET, Buffers
 
 METRICS = (
@@ -93,8 +92,8 @@ METRICS = (
     "moved_gb",
     "card_hours",
 )
-RUNNING = -1
-"""The episode goes on (otherwise a code of ``sched_env.vector.ENDED``)."""
+WITHDRAW = -2
+"""The action, where actions are not checked, that withdraws job 0 for its user; one less withdraws job 1, and on."""
 
 estimate = inline(features.estimate)
 cost = inline(features.cost)
@@ -175,7 +174,7 @@ def run(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: Sta
         if count[ARRIVED] < count[SIZE]:
             time = min(time, queue.rows[count[FIRST] + count[ARRIVED], ARRIVAL])
         if total[NEXT_CANCEL] < time:
-            time = min(time, next_cancel_s(queue, state, b))
+            time = min(time, next_cancel_s(state, b))
         if time == np.inf:
             return 0
         in_system = count[ARRIVED] - count[FINISHED] - count[FAILED] - count[CANCELLED]
@@ -199,8 +198,28 @@ def run(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: Sta
 
 
 @called
-def begin(cards: Cards, queue: Queue, rules: Rules, state: State, b: int, first: int) -> None:
-    """Begin an episode at a row of the queue, in an empty network."""
+def go_on(arguments: Any, out: Buffers, b: int) -> int:
+    """Let events happen until a job can be placed, and observe; return on how many cards, or 0."""
+    cards, queue, runtimes, rules, state = arguments
+    feasible = run(cards, queue, runtimes, rules, state, out.mask, b)
+    out.feasible[b] = feasible
+    out.time_s[b] = state.total[b, NOW]
+    if feasible > 0:
+        observe(cards, queue, runtimes, rules, state, out.candidates, out.request, b)
+    return feasible
+
+
+@inline
+def start_range(arguments: Any) -> tuple[int, int]:
+    """Return the rows between which starts are drawn."""
+    _, _, _, rules, _ = arguments
+    return rules.start_min, rules.start_max
+
+
+@called
+def begin(arguments: Any, out: Buffers, b: int, first: int, _fresh: bool) -> bool:
+    """Begin an episode at a row of the queue, in an empty network; return whether any of its jobs fits a card."""
+    cards, queue, _, rules, state = arguments
     state.card[b] = 0.0
     state.slot[b] = 0.0
     state.kind[b] = 0
@@ -223,17 +242,13 @@ def begin(cards: Cards, queue: Queue, rules: Rules, state: State, b: int, first:
     state.tally[b, LAST_CARD] = NONE
     state.total[b, NOW] = queue.rows[first, ARRIVAL]
     state.total[b, NEXT_CANCEL] = np.inf
+    return bool(go_on(arguments, out, b) > 0)
 
 
 @called
-def close(cards: Cards, queue: Queue, state: State, out: Buffers, b: int, ended: int) -> None:
-    """Keep the final observation and write the episode's metrics."""
-    for c in range(cards.type.size):
-        out.final_mask[b, c] = out.mask[b, c]
-        for f in range(out.candidates.shape[2]):
-            out.final_candidates[b, c, f] = out.candidates[b, c, f]
-    for f in range(out.request.shape[1]):
-        out.final_request[b, f] = out.request[b, f]
+def close(arguments: Any, out: Buffers, b: int) -> None:
+    """Write the episode's metrics."""
+    cards, queue, _, _, state = arguments
     count, total, metrics = state.tally[b], state.total[b], out.metrics[b]
     now = total[NOW]
     unfinished = count[SIZE] - count[FINISHED] - count[FAILED] - count[CANCELLED]
@@ -260,95 +275,35 @@ def close(cards: Cards, queue: Queue, state: State, out: Buffers, b: int, ended:
     metrics[14] = count[RETRIES]
     metrics[15] = total[MOVED_GB]
     metrics[16] = total[CARD_SECONDS] * (1.0 / 3600.0)
-    out.ended[b] = ended
-    out.final_start[b] = out.start[b]
 
 
-@lean_kernel
-def advance(
-    cards: Cards,
-    queue: Queue,
-    runtimes: Runtimes,
-    rules: Rules,
-    state: State,
-    out: Buffers,
-    actions: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    cancels: NDArray[np.int64],
-    seed: int,
-    park: bool,
-) -> int:
-    """Place, let events happen and, at an episode's end, restart or park; see ``PlacementVectorEnv._step``.
+@inline
+def step(arguments: Any, out: Buffers, b: int, action: int, seed: int) -> int:
+    """Place the offered job, or withdraw one, and go to the next decision."""
+    cards, queue, runtimes, rules, state = arguments
+    total, count = state.total[b], state.tally[b]
+    before = total[NOW]
+    if action <= WITHDRAW:
+        withdraw(cards, queue, runtimes, rules, state, b, WITHDRAW - action)
+    else:
+        place(cards, queue, runtimes, rules, state, out.wait_s, b, action, seed)
+        count[STEPS] += 1
+    ended = RUNNING
+    if go_on(arguments, out, b) == 0:
+        # Jobs left in line would mean that an empty network cannot hold what was found to be possible: the tests show
+        # that this does not happen.
+        ended = END_OF_TRACE if count[WAITING] == 0 else FULL
+        out.terminated[b] = True
+    elif rules.horizon > 0 and count[STEPS] >= rules.horizon:
+        ended = HORIZON
+    if rules.by_makespan:
+        reward = -(total[NOW] - before) * rules.inverse_scale
+    else:
+        reward = -(total[JOB_SECONDS] - total[PAID]) * rules.inverse_scale / count[SIZE]
+        total[PAID] = total[JOB_SECONDS]
+    out.reward[b] = reward
+    total[RETURN] += reward
+    return ended
 
-    With ``starts`` (not empty) an episode begins in every environment instead; a start of -1 is drawn. With ``cancels``
-    (not empty) a job is withdrawn in each environment instead, and the next decision sought; -1: nothing happens there.
-    All are one kernel because compiling the dynamics twice would double the wait for the first step.
-    """
-    B, C = out.mask.shape
-    fresh, withdrawing = starts.size > 0, cancels.size > 0
-    if not fresh and not withdrawing:
-        for b in range(B):
-            if out.active[b] and not (0 <= actions[b] < C and out.mask[b, actions[b]]):
-                return -1 - b
-    finished = 0
-    for b in range(B):
-        out.reward[b] = 0.0
-        out.terminated[b] = out.truncated[b] = False
-        if not out.active[b] or (withdrawing and cancels[b] == NONE):
-            continue
-        total, count = state.total[b], state.tally[b]
-        before = total[NOW]
-        begins = fresh
-        if withdrawing:
-            withdraw(cards, queue, runtimes, rules, state, b, cancels[b])
-        elif not fresh:
-            place(cards, queue, runtimes, rules, state, out.wait_s, b, actions[b], seed)
-            count[STEPS] += 1
-        while True:
-            if begins:
-                first = starts[b] if fresh else NONE
-                if first < 0:
-                    span = rules.start_max - rules.start_min
-                    first = rules.start_min + draws.below(span, seed, b, out.episode[b])
-                out.start[b] = first
-                out.episode[b] += 1
-                begin(cards, queue, rules, state, b, first)
-            feasible = run(cards, queue, runtimes, rules, state, out.mask, b)
-            out.feasible[b] = feasible
-            out.time_s[b] = total[NOW]
-            ended = RUNNING
-            if feasible > 0:
-                observe(cards, queue, runtimes, rules, state, out.candidates, out.request, b)
-                if rules.horizon > 0 and count[STEPS] >= rules.horizon:
-                    ended = HORIZON
-            elif begins:
-                # Nothing of this episode fits anywhere: draw again, or leave a start that was asked for to the caller.
-                if fresh and starts[b] >= 0:
-                    break
-                continue
-            else:
-                # Jobs left in line would mean that an empty network cannot hold what was found to be possible: the
-                # tests show that this does not happen.
-                ended = END_OF_TRACE if count[WAITING] == 0 else FULL
-            if begins:
-                break
-            if rules.by_makespan:
-                reward = -(total[NOW] - before) * rules.inverse_scale
-            else:
-                reward = -(total[JOB_SECONDS] - total[PAID]) * rules.inverse_scale / count[SIZE]
-                total[PAID] = total[JOB_SECONDS]
-            out.reward[b] = reward
-            total[RETURN] += reward
-            if ended == RUNNING:
-                break
-            finished += 1
-            out.truncated[b] = ended == HORIZON
-            out.terminated[b] = ended != HORIZON
-            close(cards, queue, state, out, b, ended)
-            if park:
-                out.active[b] = False
-                out.mask[b] = False
-                out.feasible[b] = 0
-                break
-            begins = True
-    return finished
+
+DYNAMICS = dynamics(__name__, start_range=start_range, begin=begin, step=step, close=close)

@@ -137,8 +137,8 @@ class State(NamedTuple):
     """[B, J]: since when a waiting job waits."""
     service: Floats
     """[B, K]: card seconds each model has had."""
-    expected: Indices
-    """[B, J]: jobs whose users will withdraw them, a heap (``sched_env.jobs.cancel``); J is 0 where nobody does."""
+    expected: Floats
+    """[B, J, 2]: jobs whose users will withdraw them, a heap by time; J is 0 where nobody does."""
     tally: NDArray[np.int64]
     """[B, 14]"""
     total: Floats
@@ -272,7 +272,7 @@ def empty_state(B: int, cards: Cards, queue: Queue, models: int, episode_jobs: i
         job=indices(B, episode_jobs, 3),
         queued_s=floats(B, episode_jobs),
         service=floats(B, models),
-        expected=indices(B, episode_jobs if np.isfinite(queue.rows[:, CANCEL]).any() else 0),
+        expected=np.zeros((B, episode_jobs if np.isfinite(queue.rows[:, CANCEL]).any() else 0, 2)),
         tally=np.zeros((B, 14), np.int64),
         total=floats(B, 13),
         draft=floats(6, S),

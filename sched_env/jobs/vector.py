@@ -35,10 +35,9 @@ from sched_env.jobs.state import (
 )
 from sched_env.jobs.tables import Floats, JobTrace, RuntimeTable, Topology
 from sched_env.scenarios import Scenario
+from sched_env.stepping import NO_ROWS, PARK, RESTART, SKIP
 from sched_env.vector import Outcome, PlacementVectorEnv
 from wire.errors import ConfigError
-
-_NO_ROWS = np.empty(0, np.int64)
 
 
 class Workload(NamedTuple):
@@ -64,6 +63,7 @@ class CpnVectorEnv(PlacementVectorEnv):
     """
 
     METRICS: ClassVar[tuple[str, ...]] = kernels.METRICS
+    DYNAMICS = kernels.DYNAMICS
     scenario: CpnScenario
 
     def __init__(
@@ -87,8 +87,7 @@ class CpnVectorEnv(PlacementVectorEnv):
         self.state = empty_state(
             num_envs, self.cards, self.queue, len(workload.jobs.model_names), scenario.episode_jobs
         )
-        for block in (self.buffers.candidates, self.buffers.final_candidates):
-            block[:, :, 0], block[:, :, 1] = self.cards.mem, workload.topology.card_usd_per_hour
+        self._fix_columns(self.cards.mem, workload.topology.card_usd_per_hour)
 
     def _table(self, runtime: RuntimeTable | RuntimeModel) -> RuntimeTable:
         if isinstance(runtime, RuntimeModel):
@@ -133,7 +132,8 @@ class CpnVectorEnv(PlacementVectorEnv):
             raise ConfigError(f"jobs have shape {chosen.shape}", f"({self.num_envs},)")
         for b in np.flatnonzero(chosen != NONE):
             self._check_withdrawal(int(b), int(chosen[b]))
-        return self._outcome(self._advance(cancels=chosen))
+        withdrawals = np.where(chosen == NONE, SKIP, kernels.WITHDRAW - chosen)
+        return self._outcome(self._advance(withdrawals, NO_ROWS, PARK if self.park else RESTART, checked=False))
 
     def _check_withdrawal(self, b: int, j: int) -> None:
         if not self.buffers.active[b]:
@@ -152,25 +152,13 @@ class CpnVectorEnv(PlacementVectorEnv):
         return raw_fields(self, b)
 
     def _reset(self, starts: NDArray[np.int64]) -> None:
-        if starts.max() >= len(self.trace):
-            raise ConfigError(f"start {starts.max()} is beyond the queue", f"rows 0 to {len(self.trace) - 1}")
-        self._advance(starts=starts)
+        self._check_starts(starts, len(self.trace))
+        super()._reset(starts)
         stuck = np.flatnonzero(self.buffers.feasible == 0)
         if stuck.size:
             raise ConfigError(
                 f"from start {starts[stuck[0]]} on, no job fits an empty card and outlives its submission"
             )
-
-    def _step(self, actions: NDArray[np.int64]) -> int:
-        return self._advance(actions=actions)
-
-    def _advance(
-        self,
-        actions: NDArray[np.int64] = _NO_ROWS,
-        starts: NDArray[np.int64] = _NO_ROWS,
-        cancels: NDArray[np.int64] = _NO_ROWS,
-    ) -> int:
-        return int(kernels.advance(*self.arguments, self.buffers, actions, starts, cancels, self.seed, self.park))
 
 
 def own_discipline(scenario: CpnScenario) -> Discipline:

@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from sched_env import scenarios
 from sched_env.pods.counting import share
-from sched_env.pods.scenario import DeployScenario
 from sched_env.pods.state import HOT, ROW
-from sched_env.pods.vector import DeployVectorEnv, make
-from sched_env.single import InvalidAction, Observation, PlacementEnv
+from sched_env.pods.vector import DeployVectorEnv
+from sched_env.single import Observation, PlacementEnv
 from wire.errors import ConfigError
 
 MOST_PODS = 100
@@ -31,36 +29,20 @@ class DeployEnv(PlacementEnv[DeployVectorEnv]):
 
     Args:
         n_node: Nodes of the generated cluster; the scenario's when left out.
-        scenario: Name, file or loaded scenario.
-        trace: A (PodTrace, NodeTable) pair, a PodTrace, or a path; the scenario's own when left out.
-        invalid_action: As :class:`~sched_env.single.PlacementEnv`, and ``invalid_penalty`` too.
-        seed: Names the start points until ``reset`` is given another.
-        overrides: Scenario keys to replace.
+        keys: As :class:`~sched_env.single.PlacementEnv`; the trace is as ``sched_env.pods.trace.load`` takes it.
     """
 
+    SCENARIO = "pods/deploy"
     CANDIDATE = "node"
 
-    def __init__(
-        self,
-        n_node: int | None = None,
-        *,
-        scenario: str | scenarios.Scenario = "pods/deploy",
-        trace: Any = None,
-        invalid_action: InvalidAction = "terminate",
-        invalid_penalty: float = 10.0,
-        seed: int = 0,
-        render_mode: None = None,
-        **overrides: Any,
-    ) -> None:
-        loaded = scenarios.load(scenario, overrides if n_node is None else {"n_node": n_node, **overrides})
-        if isinstance(loaded, DeployScenario) and loaded.pod_limit > MOST_PODS:
+    def __init__(self, n_node: int | None = None, **keys: Any) -> None:
+        super().__init__(**(keys if n_node is None else {"n_node": n_node, **keys}))
+        if self.many.scenario.pod_limit > MOST_PODS:
             raise ConfigError(
-                f"pod_limit is {loaded.pod_limit}",
+                f"pod_limit is {self.many.scenario.pod_limit}",
                 f"at most {MOST_PODS} in this view",
                 "use make_vec, which has no limit",
             )
-        super().__init__(make(loaded, 1, seed=seed, trace=trace, copy=True), invalid_action, invalid_penalty)
-        self.render_mode = render_mode
         self.n_node = len(self.many.table)
         features = self.many.feature_spec
         self.observation_space = spaces.Dict(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sched_env import draws
 from sched_env.jit import inline, lean_kernel
 from sched_env.pods import features
 from sched_env.pods.measure import NONE, add, unlink, with_pod, work_out
@@ -48,13 +47,11 @@ from sched_env.pods.state import (
 )
 from sched_env.pods.tables import WINDOW_S
 from sched_env.pods.windows import count_window, enter, moved_weight, settle
+from sched_env.stepping import RUNNING, dynamics
 from sched_env.vector import END_OF_TRACE, HORIZON, Buffers
 
 after = inline(features.after)
 fits = inline(features.fits)
-
-RUNNING = -1
-"""The episode goes on (otherwise a code of ``sched_env.vector.ENDED``)."""
 
 
 @inline
@@ -136,7 +133,9 @@ def move(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int,
 
 
 @inline
-def advance(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, out: Buffers, b: int) -> tuple[int, float]:
+def next_offer(
+    cluster: Cluster, rules: Rules, state: State, scratch: Scratch, out: Buffers, b: int
+) -> tuple[int, float]:
     """Go to the next offer, replaying windows until there is one; returns how the episode stands, and the reward."""
     reward, ended = 0.0, RUNNING
     offered = state.cursor[b, MOVES_LEFT] > 0 and pick(cluster, state, b, False)
@@ -159,18 +158,18 @@ def advance(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, out:
 
 
 @inline
-def begin(
-    cluster: Cluster, rules: Rules, state: State, scratch: Scratch, out: Buffers, b: int, asked: int, seed: int
-) -> None:
-    """Begin an episode at the first window from its start on in which a node is stressed; -1: a start is drawn."""
+def start_range(arguments: Any) -> tuple[int, int]:
+    """Return the windows between which starts are drawn."""
+    cluster, rules, _, _ = arguments
     windows = cluster.window_rows.size - 1
-    start = asked
-    if asked < 0:
-        stop = min(rules.start_max, windows) if rules.start_max > 0 else max(windows - rules.episode_windows, 1)
-        low = min(rules.start_min, stop - 1)
-        start = low + int(draws.below(stop - low, seed, b, out.episode[b]))
-    out.start[b] = start
-    out.episode[b] += 1
+    stop = min(rules.start_max, windows) if rules.start_max > 0 else max(windows - rules.episode_windows, 1)
+    return min(rules.start_min, stop - 1), stop
+
+
+@inline
+def begin(arguments: Any, out: Buffers, b: int, start: int, _fresh: bool) -> bool:
+    """Begin an episode at the first window from its start on in which a node is stressed."""
+    cluster, rules, state, scratch = arguments
     state.totals[b] = 0.0
     state.cursor[b] = 0
     window = cluster.next_stress[start]
@@ -180,17 +179,13 @@ def begin(
     state.totals[b, DISPLACED] = 0.0
     pick(cluster, state, b, False)
     observe(cluster, rules, state, out, b)
+    return True
 
 
 @inline
-def close(state: State, out: Buffers, b: int) -> None:
-    """Keep the final observation and write the episode's metrics."""
-    for n in range(out.mask.shape[1]):
-        out.final_mask[b, n] = out.mask[b, n]
-        for column in range(out.candidates.shape[2]):
-            out.final_candidates[b, n, column] = out.candidates[b, n, column]
-    for entry in range(out.request.shape[1]):
-        out.final_request[b, entry] = out.request[b, entry]
+def close(arguments: Any, out: Buffers, b: int) -> None:
+    """Write the episode's metrics."""
+    _, _, state, _ = arguments
     totals, metrics, steps = state.totals[b], out.metrics[b], float(state.cursor[b, STEPS])
     metrics[0] = totals[RETURN]
     metrics[1] = metrics[2] = metrics[3] = steps
@@ -208,7 +203,6 @@ def close(state: State, out: Buffers, b: int) -> None:
     metrics[15] = float(state.cursor[b, WINDOWS])
     metrics[16] = totals[DISPLACED]
     metrics[17] = totals[UNPLACED]
-    out.final_start[b] = out.start[b]
 
 
 @lean_kernel
@@ -235,54 +229,18 @@ def survey(cluster: Cluster, rules: Rules, state: State, scratch: Scratch) -> No
         cluster.next_stress[window] = following
 
 
-@lean_kernel
-def reset_all(
-    cluster: Cluster, rules: Rules, state: State, scratch: Scratch, out: Buffers, starts: Any, seed: int
-) -> None:
-    """Begin an episode in every environment."""
-    for b in range(out.start.size):
-        begin(cluster, rules, state, scratch, out, b, starts[b], seed)
+@inline
+def step(arguments: Any, out: Buffers, b: int, n: int, _seed: int) -> int:
+    """Move the offered pod, or let it stay, and go to the next offer."""
+    cluster, rules, state, scratch = arguments
+    reward = 0.0
+    if n != state.cursor[b, HOT]:
+        reward = move(cluster, rules, state, scratch, b, n)
+    state.cursor[b, STEPS] += 1
+    ended, counted = next_offer(cluster, rules, state, scratch, out, b)
+    out.reward[b] = reward + counted
+    state.totals[b, RETURN] += out.reward[b]
+    return ended
 
 
-@lean_kernel
-def step_all(
-    cluster: Cluster,
-    rules: Rules,
-    state: State,
-    scratch: Scratch,
-    out: Buffers,
-    actions: Any,
-    seed: int,
-    park: bool,
-) -> int:
-    """Move or stay, advance and, at an episode's end, restart or park; see ``PlacementVectorEnv._step``."""
-    B, N = out.mask.shape
-    for b in range(B):
-        if out.active[b] and not (0 <= actions[b] < N and out.mask[b, actions[b]]):
-            return -1 - b
-    finished = 0
-    for b in range(B):
-        out.reward[b] = 0.0
-        out.terminated[b] = out.truncated[b] = False
-        if not out.active[b]:
-            continue
-        reward = 0.0
-        if actions[b] != state.cursor[b, HOT]:
-            reward = move(cluster, rules, state, scratch, b, actions[b])
-        state.cursor[b, STEPS] += 1
-        ended, counted = advance(cluster, rules, state, scratch, out, b)
-        out.reward[b] = reward + counted
-        state.totals[b, RETURN] += out.reward[b]
-        if ended == RUNNING:
-            continue
-        finished += 1
-        out.truncated[b] = True
-        out.ended[b] = ended
-        close(state, out, b)
-        if park:
-            out.active[b] = False
-            out.mask[b] = False
-            out.feasible[b] = 0
-        else:
-            begin(cluster, rules, state, scratch, out, b, -1, seed)
-    return finished
+DYNAMICS = dynamics(__name__, start_range=start_range, begin=begin, step=step, close=close)

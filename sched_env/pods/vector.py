@@ -65,6 +65,7 @@ class DeployVectorEnv(PlacementVectorEnv):
         "performance_violation_rate",
         "under_rate",
     }
+    DYNAMICS = kernels.DYNAMICS
     scenario: DeployScenario
 
     def __init__(
@@ -97,8 +98,7 @@ class DeployVectorEnv(PlacementVectorEnv):
                 "a window, before the last, with something to decide",
                 "lower the threshold",
             )
-        for block in (self.buffers.candidates, self.buffers.final_candidates):
-            block[:, :, 0], block[:, :, 1], block[:, :, 2] = nodes.cpu, nodes.mem, nodes.price_usd_per_hour
+        self._fix_columns(nodes.cpu, nodes.mem, nodes.price_usd_per_hour)
 
     @property
     def arguments(self) -> tuple[Cluster, Rules, State, Scratch]:
@@ -106,18 +106,14 @@ class DeployVectorEnv(PlacementVectorEnv):
         return self.cluster, self.rules, self.state, self.scratch
 
     def _reset(self, starts: NDArray[np.int64]) -> None:
-        if starts.max() >= len(self.trace):
-            raise ConfigError(f"start {starts.max()} is beyond the trace", f"windows 0 to {len(self.trace) - 1}")
+        self._check_starts(starts, len(self.trace), "windows")
         asked = starts[starts >= 0]
         quiet = asked[self.cluster.next_stress[asked] < 0]
         if quiet.size:
             raise ConfigError(
                 f"from window {quiet[0]} on, no node is above the threshold", "a start with something to decide"
             )
-        kernels.reset_all(*self.arguments, self.buffers, starts, self.seed)
-
-    def _step(self, actions: NDArray[np.int64]) -> int:
-        return int(kernels.step_all(*self.arguments, self.buffers, actions, self.seed, self.park))
+        super()._reset(starts)
 
     def placement(self, b: int) -> tuple[int, NDArray[np.int32]]:
         """Return environment b's window and the node (-1: none) of each of its pod rows, copied."""

@@ -1,4 +1,8 @@
-"""The dynamics of ``vm``, compiled: B environments a call, arrays instead of objects, rows rewritten when touched."""
+"""The dynamics of ``vm``, compiled: B environments a call, arrays instead of objects, rows rewritten when touched.
+
+The outer loop is its own, not that of ``sched_env.stepping``: at 5 servers a step takes 0.1 µs, and the shared loop,
+which has the arguments in one tuple, made it a tenth slower.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,12 @@ from numpy.typing import NDArray
 
 from sched_env.draws import below
 from sched_env.jit import inline, lean_kernel
+from sched_env.stepping import keep_final, rest
 from sched_env.vector import END_OF_TRACE, FULL, HORIZON, SHEET, Buffers
 from sched_env.vm.cluster import ask, clear, describe, settle, walk
 from sched_env.vm.events import CPU, HALVES, TIME, Events
 from sched_env.vm.state import REWARD_ONE, REWARD_WAIT, Params, State
-from sched_env.vm.waiting import push, queue_size, wait_for_fit
+from sched_env.vm.waiting import enter_departure, queue_size, wait_for_fit
 
 METRICS = (*SHEET, "placed_cpu", "cpu_rate", "mem_rate", "servers", "end_row")
 
@@ -73,7 +78,6 @@ def _record(S: State, P: Params, out: Buffers, b: int, ended: int) -> None:
     metrics[10] = S.env[b].servers
     metrics[11] = S.env[b].row
     out.ended[b] = ended
-    out.final_start[b] = out.start[b]
     out.terminated[b] = ended == FULL or (P.waits and ended == HORIZON and S.env[b].row >= S.env[b].queue_end)
     out.truncated[b] = not out.terminated[b]
 
@@ -95,7 +99,7 @@ def _step_one(S: State, P: Params, E: Events, out: Buffers, b: int, half: int) -
         out.wait_s[b] = now - need[TIME]
         S.env[b].late += out.wait_s[b] > P.sla_wait_s
         S.env[b].waiting -= 1
-        push(S, b, now + E.life_s[row], row, half)
+        enter_departure(S, b, now + E.life_s[row], row, half)
         S.env[b].row = E.next_create[row + 1]
         seconds = 0.0
         if S.env[b].row < S.env[b].queue_end:
@@ -130,12 +134,7 @@ def _finish(S: State, P: Params, E: Events, out: Buffers, b: int, ended: int) ->
     if S.env[b].row >= E.slot.size or (P.waits and S.env[b].row >= S.env[b].queue_end):  # nothing more was asked for
         out.request[b, :] = np.float32(0.0)
         out.mask[b, :] = False
-    for half in range(out.mask.shape[1]):
-        out.final_mask[b, half] = out.mask[b, half]
-        for k in range(out.candidates.shape[2]):
-            out.final_candidates[b, half, k] = out.candidates[b, half, k]
-    for k in range(out.request.shape[1]):
-        out.final_request[b, k] = out.request[b, k]
+    keep_final(out, b)
     _record(S, P, out, b, ended)
 
 
@@ -168,9 +167,7 @@ def step(
             finished += 1
             _finish(S, P, E, out, b, ended)
             if park:
-                out.active[b] = False
-                out.mask[b, :] = False
-                out.feasible[b] = 0
+                rest(out, b)
             elif restart:
                 begin(S, P, E, out, b, -1, seed)
     return finished

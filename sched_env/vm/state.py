@@ -72,9 +72,7 @@ class State(NamedTuple):
     """[B + 1, slots]: half that holds the VM of a slot, or -1."""
     env: Any
     """[B + 1] records of ``ENV``."""
-    leave_s: NDArray[np.float64]
-    """[B + 1, H]: heap of departure times (``wait``)."""
-    leave_row: NDArray[np.int32]
-    leave_half: NDArray[np.int32]
+    leaving: NDArray[np.float64]
+    """[B + 1, H, 2]: heap of departures (``wait``): time, and row · C + half."""
     queue_of: NDArray[np.int32]
     """[R + 1]: length of first_fit's run from a row, once measured; 0: not yet (``wait``)."""

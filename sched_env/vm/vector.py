@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sched_env.jit import entry
+from sched_env.stepping import PARK, RESTART
 from sched_env.vector import PlacementVectorEnv
 from sched_env.vm import kernels
 from sched_env.vm.events import CPU, HALVES, MEM, Events, compile_events
@@ -25,6 +26,7 @@ class VmVectorEnv(PlacementVectorEnv):
     """B clusters of NUMA servers. When clusters grow, the view has as many candidates as the largest one."""
 
     METRICS: ClassVar[tuple[str, ...]] = kernels.METRICS
+    scenario: VmScenario
     COUNTS: ClassVar[frozenset[str]] = PlacementVectorEnv.COUNTS | {"servers", "end_row"}
 
     def __init__(
@@ -34,8 +36,6 @@ class VmVectorEnv(PlacementVectorEnv):
         self.trace, self.events = trace, compile_events(trace, scenario)
         self.params = _params(scenario, self.events)
         self.state = _state(scenario, self.events, num_envs)
-        arguments = (self.state, self.params, self.events, self.buffers, self.buffers.start, self.seed, False, True)
-        self._kernel = entry(kernels.step, *arguments)
         self._grows = scenario.growing_servers > 0
 
     @property
@@ -48,25 +48,29 @@ class VmVectorEnv(PlacementVectorEnv):
         bad = starts[(starts >= last) | (self.events.next_start[np.clip(starts, 0, last)] >= last)]
         if bad.size:
             raise ConfigError(f"start {bad[0]} has no request at or after it", f"a trace row from 0 to {last - 1}")
-        kernels.reset(self.state, self.params, self.events, self.buffers, starts, self.seed)
+        kernels.reset(*self.arguments, self.buffers, starts, self.seed)
         self._show()
 
+    def advance(self, actions: NDArray[np.int64], at_end: int) -> int:
+        """Step; ``HOLD`` closes the accounts of episodes that end, and leaves the rest as it is."""
+        values = (*self.arguments, self.buffers, actions, self.seed, at_end == PARK, at_end == RESTART)
+        if self._kernel is None:
+            self._kernel = entry(kernels.step, *values)
+        return self._kernel(*values)
+
     def _step(self, actions: NDArray[np.int64]) -> int:
-        finished = self.advance(actions, self.park, True)
+        finished = super()._step(actions)
         if self._grows:
             self._show()
         return finished
-
-    def advance(self, actions: NDArray[np.int64], park: bool, restart: bool) -> int:
-        """Call the kernel: contiguous int64 actions; see ``kernels.step``."""
-        return self._kernel(self.state, self.params, self.events, self.buffers, actions, self.seed, park, restart)
 
     def raw(self, b: int) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
         """Return the raw state fields of environment b's halves and of its request."""
         width = 2 * int(self.state.env.servers[b])
         cpu, mem = self.state.cpu[b, :width], self.state.mem[b, :width]
         sibling = np.arange(width) ^ 1
-        need = self.events.rows[self.state.env.row[b]]
+        # Past the end of the trace nothing is asked for: the last row stands in.
+        need = self.events.rows[min(int(self.state.env.row[b]), len(self.events.rows) - 1)]
         halves = {
             "cpu_free": cpu,
             "mem_free": mem,
@@ -133,8 +137,6 @@ def _state(scenario: VmScenario, events: Events, num_envs: int) -> State:
         vms=np.zeros((B, C), np.int32),
         where=np.zeros((B, slots), np.int16 if C < 2**15 else np.int32),  # small: it is the coldest memory of a step
         env=np.zeros(B, ENV).view(np.recarray),
-        leave_s=np.zeros((B, heap)),
-        leave_row=np.zeros((B, heap), np.int32),
-        leave_half=np.zeros((B, heap), np.int32),
+        leaving=np.zeros((B, heap, 2)),
         queue_of=np.zeros(rows + 1 if heap else 0, np.int32),
     )

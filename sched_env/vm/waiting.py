@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sched_env.heap import ITEM, drop_first, push
+from sched_env.heap import TIME as LEAVES
 from sched_env.jit import inline
 from sched_env.vector import Buffers
 from sched_env.vm.cluster import advance, ask, clear, describe, release, settle, walk
@@ -46,38 +48,22 @@ def queue_size(S: State, P: Params, E: Events, out: Buffers, start: int) -> Any:
 
 
 @inline
-def push(S: State, b: int, time_s: float, row: int, half: int) -> None:
-    """Add a departure to the heap."""
-    leave, rows, halves = S.leave_s[b], S.leave_row[b], S.leave_half[b]
-    at = S.env[b].leaving
+def enter_departure(S: State, b: int, time_s: float, row: int, half: int) -> None:
+    """Remember when a VM leaves; its row and its half are one number."""
+    push(S.leaving[b], S.env[b].leaving, time_s, float(row * S.cpu.shape[1] + half))
     S.env[b].leaving += 1
-    while at > 0 and leave[(at - 1) // 2] > time_s:
-        up = (at - 1) // 2
-        leave[at], rows[at], halves[at] = leave[up], rows[up], halves[up]
-        at = up
-    leave[at], rows[at], halves[at] = time_s, row, half
 
 
 @inline
 def _depart(S: State, P: Params, E: Events, out: Buffers, b: int) -> None:
     """Let the VM that leaves first go, at its time."""
-    leave, rows, halves = S.leave_s[b], S.leave_row[b], S.leave_half[b]
-    advance(S, b, leave[0])
-    release(S, P, b, halves[0], E.rows[rows[0]])
-    describe(S, P, out, b, halves[0] >> 1)
+    heap = S.leaving[b]
+    row, half = divmod(int(heap[0, ITEM]), S.cpu.shape[1])
+    advance(S, b, heap[0, LEAVES])
+    release(S, P, b, half, E.rows[row])
+    describe(S, P, out, b, half >> 1)
+    drop_first(heap, S.env[b].leaving)
     S.env[b].leaving -= 1
-    last = S.env[b].leaving
-    time_s, row, half = leave[last], rows[last], halves[last]
-    at, down = 0, 1
-    while down < last:
-        if down + 1 < last and leave[down + 1] < leave[down]:
-            down += 1
-        if leave[down] >= time_s:
-            break
-        leave[at], rows[at], halves[at] = leave[down], rows[down], halves[down]
-        at = down
-        down = 2 * at + 1
-    leave[at], rows[at], halves[at] = time_s, row, half
 
 
 @inline
@@ -96,12 +82,12 @@ def wait_for_fit(S: State, P: Params, E: Events, out: Buffers, b: int) -> Any:
     """Bring the next request of the queue to the front and wait until it fits; return the seconds waited by all."""
     now = out.time_s[b]
     until = max(now, E.rows[S.env[b].row, TIME])
-    while S.env[b].leaving > 0 and S.leave_s[b, 0] <= until:
+    while S.env[b].leaving > 0 and S.leaving[b, 0, LEAVES] <= until:
         _depart(S, P, E, out, b)
     advance(S, b, until)
-    while ask(S, E, out, b) == 0 and S.env[b].leaving > 0 and S.leave_s[b, 0] < np.inf:
-        until = S.leave_s[b, 0]
-        while S.env[b].leaving > 0 and S.leave_s[b, 0] <= until:
+    while ask(S, E, out, b) == 0 and S.env[b].leaving > 0 and S.leaving[b, 0, LEAVES] < np.inf:
+        until = S.leaving[b, 0, LEAVES]
+        while S.env[b].leaving > 0 and S.leaving[b, 0, LEAVES] <= until:
             _depart(S, P, E, out, b)
     seconds = _queue_up(S, E, b, now, until)
     out.time_s[b] = until

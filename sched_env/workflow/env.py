@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from gymnasium.error import ResetNeeded
 from numpy.typing import ArrayLike, NDArray
 
-from sched_env import scenarios
-from sched_env.single import InvalidAction, Observation, PlacementEnv, Step
+from sched_env.single import Observation, PlacementEnv, Step
 from sched_env.workflow.features import fits
 from sched_env.workflow.state import CPU, FINISH, FIRST, INPUT, MEM, NEXT, NODE, RUNTIME, SIZE, START, TAIL
-from sched_env.workflow.vector import WorkflowVectorEnv, make
+from sched_env.workflow.vector import WorkflowVectorEnv
 from wire.errors import ConfigError
 
 TASK_COLUMNS = (CPU, MEM, RUNTIME, INPUT, TAIL)
@@ -26,30 +24,11 @@ class WorkflowEnv(PlacementEnv[WorkflowVectorEnv]):
     Tasks are offered parents first, by falling upward rank (scenario key ``order``). A start is a workflow's number;
     ``info`` names it, and holds its ``schedule`` at the end.
 
-    Args:
-        scenario: Name, file or loaded scenario.
-        trace: Workflows (``sched_env.workflow.trace.load``); the scenario's own when left out.
-        invalid_action: As :class:`~sched_env.single.PlacementEnv`, and ``invalid_penalty`` too.
-        seed: Names the workflows that are drawn until ``reset`` is given another.
-        overrides: Scenario keys to replace.
+    Arguments as :class:`~sched_env.single.PlacementEnv`; the trace holds workflows (``sched_env.workflow.trace.load``).
     """
 
+    SCENARIO = "workflow/dag"
     CANDIDATE = "node"
-
-    def __init__(
-        self,
-        scenario: str | scenarios.Scenario = "workflow/dag",
-        trace: Any = None,
-        *,
-        invalid_action: InvalidAction = "terminate",
-        invalid_penalty: float = 10.0,
-        seed: int = 0,
-        render_mode: None = None,
-        **overrides: Any,
-    ) -> None:
-        many = make(scenarios.load(scenario, overrides), 1, seed=seed, trace=trace, copy=True)
-        super().__init__(many, invalid_action, invalid_penalty)
-        self.render_mode = render_mode
 
     def _facts(self) -> dict[str, Any]:
         return {"workflow": self.many.dags[int(self.many.buffers.start[0])].name}
@@ -74,8 +53,8 @@ class WorkflowPlanEnv(WorkflowEnv):
     workflow with zeros, edges with -1. Entries of the action beyond the last task are ignored.
     """
 
-    def __init__(self, scenario: str | scenarios.Scenario = "workflow/dag", trace: Any = None, **keys: Any) -> None:
-        super().__init__(scenario, trace, **keys)
+    def __init__(self, *arguments: Any, **keys: Any) -> None:
+        super().__init__(*arguments, **keys)
         if self.many.scenario.horizon:
             raise ConfigError(f"horizon is {self.many.scenario.horizon}", "0: a plan is for the whole workflow")
         many = self.many
@@ -101,8 +80,7 @@ class WorkflowPlanEnv(WorkflowEnv):
 
     def step(self, action: ArrayLike) -> Step:
         """Place every task of the workflow."""
-        if self._over:
-            raise ResetNeeded("the episode is over; call reset()")
+        self._check_under_way()
         nodes = np.asarray(action, np.int64)
         if nodes.shape != (self.many.most_tasks,):
             raise ConfigError(f"the action has shape {nodes.shape}", f"({self.many.most_tasks},), a node for each task")

@@ -12,10 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sched_env import draws
-from sched_env.jit import called, inline, lean_kernel
+from sched_env.jit import called, inline
+from sched_env.stepping import RUNNING, dynamics
 from sched_env.vector import END_OF_TRACE, HORIZON, SHEET, Buffers
 from sched_env.workflow import features
 from sched_env.workflow.features import FIT_TOLERANCE, HOURS_PER_SECOND
@@ -60,7 +59,7 @@ from sched_env.workflow.state import (
 )
 
 METRICS = (*SHEET, "makespan_s", "response_ratio", "moved_mb", "nodes_used")
-RUNNING, NONE = -1, -1
+NONE = -1
 
 outlook = inline(features.outlook)
 fits = inline(features.fits)
@@ -235,9 +234,17 @@ def place(plan: Plan, rules: Rules, state: State, out: Buffers, b: int, n: int) 
     return -(rules.beta * (growth * flow[INVERSE_REFERENCE]) + (1.0 - rules.beta) * (usd * flow[INVERSE_LEAST]))
 
 
-@called
-def begin(plan: Plan, state: State, b: int, flow: int) -> None:
+@inline
+def start_range(arguments: Any) -> tuple[int, int]:
+    """Return the workflows among which one is drawn."""
+    _, rules, _ = arguments
+    return rules.start_min, rules.start_max
+
+
+@inline
+def begin(arguments: Any, out: Buffers, b: int, flow: int, _fresh: bool) -> bool:
     """Begin a workflow on empty nodes."""
+    plan, _, state = arguments
     cursor, N = state.cursor[b], plan.nodes.shape[0]
     cursor[FLOW], cursor[FIRST], cursor[SIZE] = flow, plan.first[flow], plan.first[flow + 1] - plan.first[flow]
     cursor[NEXT], cursor[FREE] = 0, N
@@ -247,19 +254,17 @@ def begin(plan: Plan, state: State, b: int, flow: int) -> None:
         segment[FOLLOWING] = NONE
     state.nodes[b] = 0.0
     state.totals[b] = 0.0
+    observe(plan, state, out, b)
+    return True
 
 
 @called
-def close(plan: Plan, state: State, out: Buffers, b: int, ended: int) -> None:
-    """Keep the final observation and write the episode's metrics."""
+def close(arguments: Any, out: Buffers, b: int) -> None:
+    """Write the episode's metrics."""
+    plan, _, state = arguments
     used = 0.0
     for n in range(plan.nodes.shape[0]):
-        out.final_mask[b, n] = out.mask[b, n]
         used += state.nodes[b, n, TASKS] > 0.0
-        for f in range(out.candidates.shape[2]):
-            out.final_candidates[b, n, f] = out.candidates[b, n, f]
-    for f in range(out.request.shape[1]):
-        out.final_request[b, f] = out.request[b, f]
     cursor, totals, metrics, flow = state.cursor[b], state.totals[b], out.metrics[b], plan.flows[state.cursor[b, FLOW]]
     late = cursor[NEXT] < cursor[SIZE] or totals[MAKESPAN] > flow[DEADLINE]
     metrics[0] = totals[RETURN]
@@ -273,67 +278,20 @@ def close(plan: Plan, state: State, out: Buffers, b: int, ended: int) -> None:
     metrics[8] = totals[MAKESPAN] / flow[REFERENCE]
     metrics[9] = totals[MOVED_MB]
     metrics[10] = used
-    out.ended[b] = ended
-    out.final_start[b] = out.start[b]
 
 
-@lean_kernel
-def advance(
-    plan: Plan,
-    rules: Rules,
-    state: State,
-    out: Buffers,
-    actions: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    seed: int,
-    park: bool,
-) -> Any:
-    """Place and go on to the next task or, at an episode's end, restart or park; see ``PlacementVectorEnv._step``.
+@inline
+def step(arguments: Any, out: Buffers, b: int, n: int, _seed: int) -> int:
+    """Place the present task and go to the next one."""
+    plan, rules, state = arguments
+    reward = place(plan, rules, state, out, b, n)
+    out.reward[b] = reward
+    state.totals[b, RETURN] += reward
+    if state.cursor[b, NEXT] == state.cursor[b, SIZE]:
+        out.terminated[b] = True
+        return END_OF_TRACE
+    observe(plan, state, out, b)
+    return HORIZON if 0 < rules.horizon <= state.cursor[b, NEXT] else RUNNING
 
-    With ``starts`` (not empty) an episode begins in every environment instead; a start of -1 is drawn. Reset and step
-    are one kernel because compiling the dynamics twice would double the wait for the first step.
-    """
-    B, N = out.mask.shape
-    fresh = starts.size > 0
-    if not fresh:
-        for b in range(B):
-            if out.active[b] and not (0 <= actions[b] < N and out.mask[b, actions[b]]):
-                return -1 - b
-    finished = 0
-    for b in range(B):
-        out.reward[b] = 0.0
-        out.terminated[b] = out.truncated[b] = False
-        if not out.active[b]:
-            continue
-        begins = fresh
-        if not fresh:
-            reward = place(plan, rules, state, out, b, actions[b])
-            out.reward[b] = reward
-            state.totals[b, RETURN] += reward
-            ended = RUNNING
-            if state.cursor[b, NEXT] == state.cursor[b, SIZE]:
-                ended = END_OF_TRACE
-            elif rules.horizon > 0 and state.cursor[b, NEXT] >= rules.horizon:
-                ended = HORIZON
-            if ended != RUNNING:
-                finished += 1
-                out.truncated[b] = ended == HORIZON
-                out.terminated[b] = ended != HORIZON
-                if ended == HORIZON:
-                    observe(plan, state, out, b)
-                close(plan, state, out, b, ended)
-                if park:
-                    out.active[b] = False
-                    out.mask[b] = False
-                    out.feasible[b] = 0
-                    continue
-                begins = True
-        if begins:
-            flow = starts[b] if fresh else NONE
-            if flow < 0:
-                flow = rules.start_min + draws.below(rules.start_max - rules.start_min, seed, b, out.episode[b])
-            out.start[b] = flow
-            out.episode[b] += 1
-            begin(plan, state, b, flow)
-        observe(plan, state, out, b)
-    return finished
+
+DYNAMICS = dynamics(__name__, start_range=start_range, begin=begin, step=step, close=close)

@@ -19,8 +19,6 @@ from sched_env.workflow.tables import Dag
 from sched_env.workflow.trace import load
 from wire.errors import ConfigError
 
-_NO_ROWS = np.empty(0, np.int64)
-
 
 class WorkflowVectorEnv(PlacementVectorEnv):
     """B workflows that are placed side by side, each on nodes of its own; a start is the number of a workflow.
@@ -35,6 +33,7 @@ class WorkflowVectorEnv(PlacementVectorEnv):
     """
 
     METRICS: ClassVar[tuple[str, ...]] = kernels.METRICS
+    DYNAMICS = kernels.DYNAMICS
     COUNTS: ClassVar[frozenset[str]] = PlacementVectorEnv.COUNTS | {"nodes_used"}
     scenario: WorkflowScenario
 
@@ -54,10 +53,7 @@ class WorkflowVectorEnv(PlacementVectorEnv):
         self.rules = rules_of(scenario, len(self.dags))
         self.most_tasks = int(np.diff(self.plan.first).max())
         self.state = empty_state(num_envs, len(nodes), self.most_tasks, int(np.diff(self.plan.parents).max()))
-        for block in (self.buffers.candidates, self.buffers.final_candidates):
-            fixed = (nodes.cpu, nodes.mem, nodes.price_usd_per_hour, nodes.speed, nodes.net)
-            for column, values in enumerate(fixed):
-                block[:, :, column] = values
+        self._fix_columns(nodes.cpu, nodes.mem, nodes.price_usd_per_hour, nodes.speed, nodes.net)
 
     @property
     def arguments(self) -> tuple[Plan, Rules, State]:
@@ -82,14 +78,8 @@ class WorkflowVectorEnv(PlacementVectorEnv):
         return raw_fields(self, b)
 
     def _reset(self, starts: NDArray[np.int64]) -> None:
-        if starts.max() >= len(self.dags):
-            raise ConfigError(f"start {starts.max()} is beyond the trace", f"workflows 0 to {len(self.dags) - 1}")
-        kernels.advance(self.plan, self.rules, self.state, self.buffers, _NO_ROWS, starts, self.seed, self.park)
-
-    def _step(self, actions: NDArray[np.int64]) -> int:
-        return int(
-            kernels.advance(self.plan, self.rules, self.state, self.buffers, actions, _NO_ROWS, self.seed, self.park)
-        )
+        self._check_starts(starts, len(self.dags), "workflows")
+        super()._reset(starts)
 
 
 def make(

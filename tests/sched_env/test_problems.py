@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from sched_env import envs, heuristics, problems, scenarios
+from sched_env import envs, heuristics, problems, render, scenarios
 from sched_env.vector import make_vec
 from wire.errors import ConfigError
 
@@ -119,6 +119,21 @@ def test_gymnasium_makes_every_environment(short):
     observation, _ = env.reset(seed=0)
     assert env.observation_space.contains(observation)
     assert env.unwrapped.action_masks().any()
+
+
+@pytest.mark.parametrize("short", ENVIRONMENTS)
+def test_every_environment_can_be_drawn_from_the_first_decision_to_the_end(short):
+    for mode in render.MODES:
+        env = gymnasium.make(f"{envs.NAMESPACE}/{short}", render_mode=mode).unwrapped
+        env.reset(seed=0)
+        first, over = env.render(), False
+        while not over:
+            choices = getattr(env.action_space, "nvec", [env.action_masks().size])[0]  # of a plan: one row a task
+            best = env.action_masks().reshape(-1, choices).argmax(axis=-1)
+            _, _, terminated, truncated, _ = env.step(best if short == "WorkflowPlan-v0" else best[0])
+            over = terminated or truncated
+        last = env.render()
+        assert type(first) is type(last) is {"ansi": str, "rgb_array": np.ndarray}[mode]
 
 
 def test_no_module_imports_itself_in_a_roundabout_way():

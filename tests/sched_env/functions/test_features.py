@@ -97,7 +97,7 @@ def test_rows_follow_their_nodes_when_the_nodes_are_shuffled():
 
 def test_the_service_needs_numpy_alone():
     code = (
-        "import sys; from sched_env import features, heuristics; import numpy as np;"
+        "import sys; from sched_env import heuristics, problems; import numpy as np;"
         "o = problems.get('functions').build({'cpu_capacity': np.ones(3)}, {});"
         "heuristics.score('functions', 'warm_first', {'cpu_capacity': np.ones(3)}, {}, o.mask);"
         "print([m for m in ('numba', 'torch', 'pyarrow', 'pandas') if m in sys.modules])"

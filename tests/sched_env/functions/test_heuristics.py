@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from sched_env import heuristics, problems
-from sched_env.functions import kernels
 from sched_env.functions.state import ROW
+from sched_env.stepping import HOLD
 from sched_env.vector import make_vec
 from wire.errors import ConfigError
 
@@ -121,7 +121,7 @@ def test_oracle_greedy_takes_the_highest_reward_there_is(reward):
             for node in np.flatnonzero(env.buffers.mask[0]):
                 for mine, other in zip((*twin.state, *twin.buffers), (*env.state, *env.buffers), strict=True):
                     mine[...] = other
-                kernels.step_all(twin.cluster, twin.rules, twin.state, twin.buffers, np.array([node]), 0, kernels.HOLD)
+                twin.advance(np.array([node]), HOLD)
                 rewards[int(node)] = twin.buffers.reward[0]
             assert rewards[chosen] == max(rewards.values())
             assert chosen == min(node for node, value in rewards.items() if value == max(rewards.values()))

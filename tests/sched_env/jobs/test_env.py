@@ -120,7 +120,7 @@ def test_invalid_actions_do_what_they_are_told_to():
         after, reward, terminated, _, info = env.step(99)
         assert info == {"invalid": True}
         assert terminated == (kind == "terminate")
-        assert reward == (0.0 if terminated else -10.0)
+        assert reward == -10.0
         np.testing.assert_array_equal(obs["candidates"], after["candidates"])
     with pytest.raises(ConfigError, match="terminate, penalise, raise"):
         CpnEnv(**SMALL, invalid_action="shrug")

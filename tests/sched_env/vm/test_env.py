@@ -106,7 +106,7 @@ def test_an_invalid_action_never_changes_the_state(vms):
 
     env, before = at_an_invalid_action("terminate")
     seen, reward, terminated, truncated, info = env.step(0)
-    assert (reward, terminated, truncated, info["invalid"]) == (0.0, True, False, True)
+    assert (reward, terminated, truncated, info["invalid"]) == (-10.0, True, False, True)
     np.testing.assert_array_equal(seen["obs"], before["obs"])
     with pytest.raises(ResetNeeded):
         env.step(1)
@@ -160,6 +160,7 @@ def test_a_refused_action_leaves_no_row_in_the_replay(tmp_path, vms):
     [
         ({"invalid_action": "ignore"}, "terminate, penalise, raise"),
         ({"render_mode": "human"}, "ansi, rgb_array"),
+        ({"invalid_penalty": -10.0}, "a positive number"),
         ({"serverz": 5}, "'serverz' is unknown"),
         ({"scenario": "functions/serverless"}, "a vm scenario"),
     ],

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sched_env import heuristics
+from sched_env.heap import ITEM
 from sched_env.vector import make_vec
 from sched_env.vm.huawei import events_of
 from wire.errors import InfeasibleActionError
@@ -69,7 +70,7 @@ def follow(env, rows_before, actions, over):
             continue
         env.ledger[b][int(rows_before[b])] = int(actions[b])
         if env.params.waits:
-            alive = set(env.state.leave_row[b, : env.state.env.leaving[b]].tolist())
+            alive = set((env.state.leaving[b, : env.state.env.leaving[b], ITEM] // env.state.cpu.shape[1]).tolist())
             env.ledger[b] = {row: half for row, half in env.ledger[b].items() if row in alive}
         elif env.params.releases:
             for row in range(int(rows_before[b]) + 1, int(env.state.env.row[b])):

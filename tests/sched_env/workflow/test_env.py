@@ -60,7 +60,7 @@ def test_invalid_actions_do_what_they_are_told_to(kind, dag, nodes):
         seen, reward, terminated, _, info = env.step(wrong)
         assert info == {"workflow": flow.name, "invalid": True}
         assert terminated == (invalid_action == "terminate")
-        assert reward == (0.0 if terminated else -10.0)
+        assert reward == -10.0
         for name, values in first.items():
             np.testing.assert_array_equal(values, seen[name])
         if not terminated:
