@@ -26,6 +26,7 @@ from pipeline.sources.sample import SampleConfig
 from wire.errors import ConfigError, LoadmasterError
 
 DAY = date(2026, 1, 5)
+FUNCTIONS_ALONE = {"vms_per_day": 0, "jobs_per_day": 0, "workflows_per_day": 0}
 MAP = {"groups": {"test": [{"metric": "node_ready", "from": ["ready"], "labels": {"node": ["{node}"]}}]}}
 
 
@@ -267,7 +268,10 @@ def test_what_prometheus_would_refuse_is_refused_first(bad):
 
 def test_a_disk_that_takes_no_more_keeps_what_it_has(tmp_path, monkeypatch):
     monkeypatch.setenv("LOADMASTER_VAR", str(tmp_path / "var"))
-    config, days = IngestConfig(sample=SampleConfig(nodes=1, functions=1)), Range(DAY, DAY + timedelta(days=1))
+    config, days = (
+        IngestConfig(sample=SampleConfig(nodes=1, functions=1, **FUNCTIONS_ALONE)),
+        Range(DAY, DAY + timedelta(days=1)),
+    )
     write = landing.pq.write_table
 
     def until_full(rows, path, **settings):

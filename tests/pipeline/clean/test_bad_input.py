@@ -578,7 +578,7 @@ def test_quarantine_keeps_the_row_as_it_was(corpus: Any) -> None:
 
 
 def test_no_table_holds_nan_or_infinity(corpus: Any) -> None:
-    for name in ("nodes", "pods", "functions", "demands", "cards"):
+    for name in ("nodes", "pods", "functions", "demands", "events", "cards", "tasks"):
         files = sorted((corpus.out / name).glob("date=*/*.parquet"))
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
@@ -592,7 +592,7 @@ def test_no_table_holds_nan_or_infinity(corpus: Any) -> None:
 
 
 def test_windows_are_aligned_and_within_the_day(corpus: Any) -> None:
-    for name in ("nodes", "pods", "functions", "demands", "events", "cards"):
+    for name in ("nodes", "pods", "functions", "demands", "events", "cards", "tasks"):
         starts = pd.DatetimeIndex(corpus.table(name)["window_start"])
         assert (starts.as_unit("s").asi8 % 300 == 0).all()
         assert starts.min() >= pd.Timestamp("2026-03-02", tz="UTC")

@@ -57,7 +57,8 @@ class TestSpark:
         monkeypatch.setenv("LOADMASTER_VAR", str(tmp_path / "var"))
         # Two clusters: a day of several files, as a live source lands it.
         sample = SampleConfig(days=1, clusters=2, nodes=2, functions=3, scrape_seconds=173.0)
-        ingest(IngestConfig(sample=sample), Range(), tmp_path / "raw")
+        manifest = ingest(IngestConfig(sample=sample), Range(), tmp_path / "raw")
+        assert all(manifest.rows.values()), "VMs, jobs and workflows are there too"
         both(run_clean, tmp_path / "raw")
 
     @pytest.mark.shared
