@@ -36,8 +36,14 @@ def test_the_sheet_holds_means_spread_and_endings():
 
 def test_bound_and_gap_come_from_the_means():
     episodes = [episode(placed=100, bound=120.0), episode(placed=110, bound=120.0)]
-    sheet = summarise(episodes, primary=("placed", 1.0), best_heuristic=100.0)
+    sheet = summarise(episodes, primary=("placed", 1.0), bound_metric="placed", best_heuristic=100.0)
     assert (sheet["bound"], sheet["gap_closed"]) == (120.0, 0.25)
+
+
+def test_no_gap_is_computed_across_metrics():
+    episodes = [episode(placed=100, bound=120.0)]
+    sheet = summarise(episodes, primary=("placed", 1.0), bound_metric="cost_usd", best_heuristic=100.0)
+    assert (sheet["bound"], sheet["bound_metric"], sheet["gap_closed"]) == (120.0, "cost_usd", None)
 
 
 def test_a_bound_that_is_known_of_some_episodes_only_says_nothing_about_their_mean():

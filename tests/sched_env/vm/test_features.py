@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -47,15 +44,3 @@ def test_an_unknown_problem_is_named():
     with pytest.raises(ConfigError, match="'ships' is unknown"):
         problems.spec("ships")
     assert "ships" not in problems.names()
-
-
-@pytest.mark.parametrize("problem", ["vm", "functions"])
-def test_features_and_heuristics_need_neither_numba_nor_pandas(problem):
-    script = (
-        "import sys, importlib\n"
-        f"importlib.import_module('sched_env.observation.{problem}')\n"
-        f"importlib.import_module('sched_env.heuristics.{problem}')\n"
-        "print([name for name in ('numba', 'torch', 'pandas', 'onnxruntime', 'pyarrow') if name in sys.modules])\n"
-    )
-    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert loaded.strip() == "[]"
