@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pipeline.clean.day import CleanedDay, RawDay
 
 FILE = "part-0.parquet"
-DEFINITION = 5
+DEFINITION = 6
 """Raised when the definition of cleaning changes, so that half-done work of an older one is not used."""
 STANDARDS = ["cluster", "function", "standard_response_s"]
 _ACCOUNT = "account.json"

@@ -12,7 +12,21 @@ from pipeline.clean.pods import GONE_US
 OF_JOBS = ("gpus", "gpu_mem_gib", "data_gb", "epochs", "runtime_s")
 """What only events of the source tell."""
 COLUMNS = ["cluster", "entity", "t", "window", "kind", "action", "node", "function", "cpu_cores", "mem_gib", *OF_JOBS]
-_TOLD = ("node", "function", "cpu_cores", "mem_bytes", "gpus", "gpu_mem_bytes", "data_gb", "epochs", "runtime_s")
+COLUMNS += ["owner_kind"]
+_TOLD = (
+    "node",
+    "function",
+    "owner_kind",
+    "cpu_cores",
+    "mem_bytes",
+    "gpus",
+    "gpu_mem_bytes",
+    "data_gb",
+    "epochs",
+    "runtime_s",
+)
+_SEEN = ("function", "cpu_cores", "mem_gib", "gpus", "owner_kind")
+"""What the windows of a pod tell of it."""
 
 
 def told(events: ir.Table) -> ir.Table:
@@ -24,6 +38,7 @@ def told(events: ir.Table) -> ir.Table:
         window=window_of(rows.t),
         node=rows.node.nullif(""),
         function=rows.function.nullif(""),
+        owner_kind=rows.owner_kind.nullif(""),
         mem_gib=rows.mem_bytes * GIB,
         gpu_mem_gib=rows.gpu_mem_bytes * GIB,
     ).drop("mem_bytes", "gpu_mem_bytes")
@@ -41,6 +56,8 @@ def seen(lifetimes: ir.Table, pods: ir.Table, day: ir.Table) -> ir.Table:
         function=pods.function.max(),
         cpu_cores=pods.cpu_request_cores.max(),
         mem_gib=pods.mem_request_gib.max(),
+        gpus=pods.gpu_request_cards.max(),
+        owner_kind=pods.owner_kind.max(),
     )
     joined = lifetimes.left_join(size, ["cluster", "pod"]).cross_join(day)
     lives = joined.select(
@@ -50,16 +67,16 @@ def seen(lifetimes: ir.Table, pods: ir.Table, day: ir.Table) -> ir.Table:
         lifetimes.pod.name("entity"),
         lifetimes["first"],
         lifetimes["last"],
-        *[size[name] for name in ("node_first", "node_last", "function", "cpu_cores", "mem_gib")],
+        *[size[name] for name in ("node_first", "node_last", *_SEEN)],
     )
     created = lives.filter((lives["first"] >= lives.low) & (lives["first"] < lives.high))
     created = created.mutate(t=created["first"], action=ibis.literal("create"), node=created.node_first)
     # Seen in yesterday's margin only: yesterday could not know yet.
     gone = lives.filter((lives["last"] >= lives.low - GONE_US) & (lives["last"] < lives.high - GONE_US))
     gone = gone.mutate(t=ibis.greatest(gone["last"], gone.low), action=ibis.literal("delete"), node=gone.node_last)
-    columns = ["cluster", "entity", "t", "action", "node", "function", "cpu_cores", "mem_gib"]
+    columns = ["cluster", "entity", "t", "action", "node", *_SEEN]
     rows = ibis.union(created.select(columns), gone.select(columns))
-    unknown = dict.fromkeys(OF_JOBS, ibis.null("float64"))
+    unknown = dict.fromkeys([name for name in OF_JOBS if name not in _SEEN], ibis.null("float64"))
     return rows.mutate(window=window_of(rows.t), kind=ibis.literal("pod"), **unknown)
 
 

@@ -33,10 +33,13 @@ def sightings(samples: Samples) -> ir.Table:
 
 
 def homes(seen: ir.Table) -> ir.Table:
-    """One row a pod: its function, which never changes, a node it was on, and whether it was on others (``moves``)."""
+    """One row a pod: its function and owner, which never change, a node, and whether it was on others (``moves``)."""
     mine = seen.filter(seen.entity == "pod")
     return mine.group_by("thing").agg(
-        home=mine.node.max(), moves=(mine.node.min() != mine.node.max()).fill_null(False), function=mine.function.max()
+        home=mine.node.max(),
+        moves=(mine.node.min() != mine.node.max()).fill_null(False),
+        function=mine.function.max(),
+        owner_kind=mine.detail.max(),
     )
 
 

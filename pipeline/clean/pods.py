@@ -20,6 +20,7 @@ USED = {
 COLUMNS = {
     "cpu_request_cores": Column(["pod_cpu_request_cores"], "peak"),
     "mem_request_gib": Column(["pod_mem_request_bytes"], "peak", GIB),
+    "gpu_request_cards": Column(["pod_gpu_request_cards"], "peak"),
     **{
         f"{resource}_used_{statistic}_{unit}": Column(metrics, STATISTIC[statistic], scale)
         for resource, (metrics, unit, scale) in USED.items()
@@ -29,13 +30,15 @@ COLUMNS = {
     "disk_used_mean_iops": Column(["pod_disk_ops", "pod_disk_used_iops"], "mean"),
 }
 
+OF_HOME = ("home", "moves", "function", "owner_kind")
+
 
 def pod_rows(long: ir.Table, samples: Samples, seen: ir.Table, config: CleanConfig) -> ir.Table:
     """Rows of ``pods`` but for what depends on nodes, events and requests."""
     rows = wide(long, samples, "pod", COLUMNS, config)
     named, homes = things(samples.series, "pod"), labels.homes(seen)
     joined = named.left_join(homes, "thing")
-    who = ended(joined.select(*[named[name] for name in named.columns], homes.home, homes.moves, homes.function))
+    who = ended(joined.select(*[named[name] for name in named.columns], *[homes[name] for name in OF_HOME]))
     movers = who.filter(who.moves)
     places = labels.places(seen.semi_join(movers, "thing"))
     trails = _trails(rows.select("thing", "window").semi_join(movers, "thing"), places)
@@ -46,6 +49,7 @@ def pod_rows(long: ir.Table, samples: Samples, seen: ir.Table, config: CleanConf
             who.cluster,
             who.pod,
             who.function,
+            who.owner_kind,
             node=ibis.coalesce(trails.node, who.home),
             moved=trails.moved.fill_null(False),
         )

@@ -6,8 +6,11 @@ import ibis
 import ibis.expr.types as ir
 
 from pipeline.clean.expressions import SECOND_US, WINDOW_US, ended, window_of
+from pipeline.contracts.windows import WINDOW_SECONDS
 
 KEY = ["cluster", "pod", "window"]
+
+NEARLY = 1e-9
 
 
 def lives(told: ir.Table) -> ir.Table:
@@ -23,6 +26,8 @@ def lives(told: ir.Table) -> ir.Table:
         function=mine.function.max(),
         cpu_cores=mine.cpu_cores.max(),
         mem_gib=mine.mem_gib.max(),
+        gpus=mine.gpus.max(),
+        owner_kind=mine.owner_kind.max(),
     )
     # A pod that is deleted before it is created (again, under its old name) was there before, and one that is created
     # after it was deleted is there still.
@@ -34,22 +39,37 @@ def lives(told: ir.Table) -> ir.Table:
     ).drop("created", "deleted", "first_deleted", "last_created")
 
 
-def with_presence(pods: ir.Table, living: ir.Table | None) -> ir.Table:
+def absences(told: ir.Table) -> ir.Table:
+    """Share of each window (``away``) between two lives of a pod whose name was given again, as a StatefulSet does."""
+    mine = told.filter(told.kind == "pod").select("cluster", "t", "action", pod="entity")
+    order = ibis.window(group_by=["cluster", "pod"], order_by=["t", "action"])
+    rows = mine.mutate(back=mine.t.lead().over(order), then=mine.action.lead().over(order))
+    gaps = rows.filter((rows.action == "delete") & (rows.then == "create"))
+    touched = ibis.range(window_of(gaps.t), window_of(gaps.back) + WINDOW_SECONDS, WINDOW_SECONDS).unnest()
+    gaps = gaps.mutate(window=touched)
+    gaps = gaps.mutate(away=_overlap(gaps.window, gaps.t, gaps.back))
+    return gaps.group_by(KEY).agg(away=gaps.away.sum())
+
+
+def with_presence(pods: ir.Table, living: ir.Table | None, away: ir.Table | None) -> ir.Table:
     """Add ``present_ratio``, and measure ``completeness`` against the part of the window that the pod was there.
 
     Where a cluster's events tell, that part is theirs. Elsewhere a pod was there as long as it was scraped in its first
     and last window, and throughout in between.
     """
     rows = pods.mutate(present_ratio=ibis.ifelse(pods.outer, pods.completeness, 1.0))
-    if living is not None:
+    if living is not None and away is not None:
         tellers = living.select("cluster").distinct().mutate(told=True)
-        joined = rows.left_join(living, ["cluster", "pod"]).left_join(tellers, "cluster")
-        overlap = _overlap(rows.window, living.begin, living.end)
+        joined = rows.left_join(living, ["cluster", "pod"]).left_join(tellers, "cluster").left_join(away, KEY)
+        overlap = _overlap(rows.window, living.begin, living.end) - away.away.fill_null(0.0)
         # Clocks differ: a pod may be scraped a moment before it is created.
         by_events = ibis.ifelse(overlap > 0, overlap, rows.completeness)
         kept = [rows[name] for name in rows.columns if name != "present_ratio"]
         present = ibis.ifelse(tellers.told.fill_null(False), by_events, rows.present_ratio)
-        rows = ended(joined.select(*kept, present_ratio=present))
+        gone = away.away.fill_null(0.0) > 1 - NEARLY
+        rows = ended(joined.select(*kept, present_ratio=present, gone=gone))
+        # Between two lives a gap in the scrapes is no gap.
+        rows = rows.filter(~rows.gone | (rows.samples > 0)).drop("gone")
     # Scrapes that must have hit that part; one that lies across its ends may or may not have.
     due = ibis.greatest((rows.present_ratio * rows.often).floor(), 1.0) / rows.often
     # In a gap nothing is known of it: the least of 1 and nothing would be 1.
@@ -70,6 +90,8 @@ def with_unseen(pods: ir.Table, living: ir.Table | None, requests: ir.Table) -> 
         function=pods.function.max(),
         cpu_request_cores=pods.cpu_request_cores.max(),
         mem_request_gib=pods.mem_request_gib.max(),
+        gpu_request_cards=pods.gpu_request_cards.max(),
+        owner_kind=pods.owner_kind.max(),
     )
     if living is None:
         rows = ended(named.inner_join(known, ["cluster", "pod"]).select(*[named[name] for name in KEY], *_of(known)))
@@ -84,6 +106,8 @@ def with_unseen(pods: ir.Table, living: ir.Table | None, requests: ir.Table) -> 
             function=ibis.coalesce(living.function, known.function),
             cpu_request_cores=ibis.coalesce(known.cpu_request_cores, living.cpu_cores),
             mem_request_gib=ibis.coalesce(known.mem_request_gib, living.mem_gib),
+            gpu_request_cards=ibis.coalesce(known.gpu_request_cards, living.gpus),
+            owner_kind=ibis.coalesce(known.owner_kind, living.owner_kind),
             present_ratio=ibis.ifelse(overlap > 0, overlap, 1.0),
         )
         rows = rows.filter(rows.known).drop("known")
@@ -95,7 +119,7 @@ def with_unseen(pods: ir.Table, living: ir.Table | None, requests: ir.Table) -> 
 
 
 def _of(known: ir.Table) -> list[ir.Column]:
-    return [known[name] for name in ("node", "function", "cpu_request_cores", "mem_request_gib")]
+    return [known[name] for name in known.columns if name not in ("cluster", "pod")]
 
 
 def _overlap(window: ir.Column, begin: ir.Column, end: ir.Column) -> ir.FloatingColumn:

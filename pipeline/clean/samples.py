@@ -20,7 +20,7 @@ LABELS = ["cluster", "metric", "node", "pod", "function", "card", "detail", "le"
 KEYS: dict[str, tuple[str, ...]] = {
     "node": ("cluster", "node"),
     "pod": ("cluster", "pod"),
-    "function": ("cluster", "function", "pod", "le"),
+    "function": ("cluster", "function", "pod", "detail", "le"),
     "card": ("cluster", "node", "card"),
 }
 """What tells two series of one metric apart, by the kind of thing it is about; all else on a row is a label."""
@@ -67,6 +67,8 @@ def _label_sets(rows: ir.Table, known: ir.Table) -> ir.Table:
         key_pod=only("pod", "pod", "function"),
         key_function=only("function", "function"),
         key_card=only("card", "card"),
+        # Who counted: of several gateways each has counters of its own, which start again one by one.
+        key_detail=only("detail", "function"),
         key_le=only("le", "function"),
     )
     # Gauges first: then a range of ids is a kind, and choosing a kind costs nothing.
@@ -79,6 +81,7 @@ def _label_sets(rows: ir.Table, known: ir.Table) -> ir.Table:
         "key_pod",
         "key_function",
         "key_card",
+        "key_detail",
         "key_le",
     ]
     everything = [*identity, *LABELS]
@@ -101,6 +104,7 @@ def _series(labels: ir.Table) -> ir.Table:
         pod=good.key_pod.max(),
         function=good.key_function.max(),
         card=good.key_card.max(),
+        detail=good.key_detail.max(),
         le=good.key_le.max(),
     )
     # A function's pods and buckets are series of the function.

@@ -54,10 +54,11 @@ def window_tables(plan: Planner, given: Given, config: CleanConfig) -> None:
     )
     told = None if given.told is None else promised("told", given.told.schema())
     living = None if told is None else plan.cache(presence.lives(told), "living")
+    away = None if told is None else plan.cache(presence.absences(told), "away")
     filled = plan.cache(fill(promised("long", LONG), config), "filled")
     seen = plan.cache(labels.sightings(samples), "seen")
     pod_rows = pods.pod_rows(filled, samples, seen, config)
-    pod_rows = plan.cache(presence.with_presence(pod_rows, living), "seen_pods")
+    pod_rows = plan.cache(presence.with_presence(pod_rows, living, away), "seen_pods")
 
     of_functions = functions.named(filled, samples.series)
     function_rows = functions.from_gateway(of_functions, samples.present)

@@ -22,7 +22,7 @@ SAMPLES = pa.schema(
         pa.field("pod", pa.string()),
         pa.field("function", pa.string()),
         pa.field("card", pa.string()),
-        pa.field("detail", pa.string()),  # card model, instance type
+        pa.field("detail", pa.string()),  # what ``unit`` of METRICS says: instance type, card model, kind of owner, …
         pa.field("le", pa.float64()),  # upper bound of a histogram bucket
         pa.field("value", pa.float64()),
     ]
@@ -37,6 +37,7 @@ REQUESTS = pa.schema(
         pa.field("cpu_cores", pa.float64()),
         pa.field("mem_bytes", pa.float64()),
         pa.field("duration_s", pa.float64()),
+        pa.field("id", pa.string()),  # of the request, where the log has one: rows with the same one are copies
     ]
 )
 
@@ -56,6 +57,7 @@ EVENTS = pa.schema(
         pa.field("data_gb", pa.float64()),  # what a job reads before its first iteration
         pa.field("epochs", pa.float64()),  # iterations of a job
         pa.field("runtime_s", pa.float64()),  # told with a deletion: how long it ran, without the wait before
+        pa.field("owner_kind", pa.string()),  # of a pod: what made it (Deployment, StatefulSet, DaemonSet, Job, …)
     ]
 )
 
@@ -93,8 +95,10 @@ METRICS: dict[str, Metric] = {
     "node_cpu_seconds": Metric("counter", "node", "core-seconds busy"),
     "node_cpu_used_cores": Metric("gauge", "node", "cores"),
     "node_cpu_capacity_cores": Metric("gauge", "node", "cores"),
+    "node_cpu_allocatable_cores": Metric("gauge", "node", "cores that pods may ask for"),
     "node_mem_used_bytes": Metric("gauge", "node", "bytes"),
     "node_mem_capacity_bytes": Metric("gauge", "node", "bytes"),
+    "node_mem_allocatable_bytes": Metric("gauge", "node", "bytes that pods may ask for"),
     "node_net_bytes": Metric("counter", "node", "bytes, both directions"),
     "node_net_used_bytes_s": Metric("gauge", "node", "bytes/s"),
     "node_net_capacity_bytes_s": Metric("gauge", "node", "bytes/s"),
@@ -103,19 +107,25 @@ METRICS: dict[str, Metric] = {
     "node_disk_capacity_iops": Metric("gauge", "node", "operations/s"),
     "node_gpu_used_cards": Metric("gauge", "node", "cards"),
     "node_gpu_capacity_cards": Metric("gauge", "node", "cards"),
+    "node_gpu_allocatable_cards": Metric("gauge", "node", "cards that pods may ask for"),
     "node_info": Metric("info", "node", "1; detail = instance type"),
-    "node_ready": Metric("gauge", "node", "1 schedulable, 0 not"),
+    "node_ready": Metric("gauge", "node", "1 ready, 0 not"),
+    "node_unschedulable": Metric("gauge", "node", "1 cordoned, 0 not"),
+    "node_tainted": Metric("gauge", "node", "1 where a taint keeps ordinary pods away, 0 where none does"),
     "pod_cpu_seconds": Metric("counter", "pod", "core-seconds"),
     "pod_cpu_used_cores": Metric("gauge", "pod", "cores"),
     "pod_mem_used_bytes": Metric("gauge", "pod", "bytes"),
     "pod_cpu_request_cores": Metric("gauge", "pod", "cores"),
     "pod_mem_request_bytes": Metric("gauge", "pod", "bytes"),
+    "pod_gpu_request_cards": Metric("gauge", "pod", "cards"),
     "pod_net_bytes": Metric("counter", "pod", "bytes, both directions"),
     "pod_net_used_bytes_s": Metric("gauge", "pod", "bytes/s"),
     "pod_disk_ops": Metric("counter", "pod", "operations"),
     "pod_disk_used_iops": Metric("gauge", "pod", "operations/s"),
-    "pod_info": Metric("info", "pod", "1; carries node and function"),
-    "function_requests": Metric("counter", "function", "requests; pod set when counted by pod"),
+    "pod_info": Metric("info", "pod", "1; carries node and function; detail = kind of its owner"),
+    "function_requests": Metric(
+        "counter", "function", "requests; pod: who answered; detail: who counted, where several do"
+    ),
     "function_response_seconds_sum": Metric("counter", "function", "seconds"),
     "function_response_seconds_bucket": Metric("counter", "function", "requests at most le seconds"),
     "function_net_bytes": Metric("counter", "function", "bytes"),

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+"""4: allocatable, GPU requests, kind of owner. Files of another version are refused: cleaning makes them anew."""
 WINDOW_SECONDS = 300
 VERSION_KEY = b"loadmaster.windows"
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 RESOURCES = ("cpu", "mem", "net", "disk", "gpu")
+ALLOCATABLE = ("cpu", "mem", "gpu")
 UNITS = {"cpu": "cores", "mem": "gib", "net": "mb_s", "disk": "iops", "gpu": "cards"}
 STATISTICS = ("mean", "p95", "max")
 
@@ -42,12 +44,13 @@ NODES = pa.schema(
     [
         *_key("cluster", "node"),
         *[pa.field(f"{resource}_capacity_{UNITS[resource]}", pa.float64()) for resource in RESOURCES],
+        # What pods may ask for: capacity less what the system keeps for itself; null where nobody tells.
+        *[pa.field(f"{resource}_allocatable_{UNITS[resource]}", pa.float64()) for resource in ALLOCATABLE],
         *_used(*RESOURCES),
-        pa.field("cpu_requested_cores", pa.float64()),
-        pa.field("mem_requested_gib", pa.float64()),
+        *[pa.field(f"{resource}_requested_{UNITS[resource]}", pa.float64()) for resource in ALLOCATABLE],
         pa.field("instance_type", pa.string()),
         pa.field("price_usd_per_hour", pa.float64()),
-        pa.field("active", pa.bool_(), nullable=False),
+        pa.field("active", pa.bool_(), nullable=False),  # seen, ready, not cordoned, no taint against ordinary pods
         *_QUALITY,
     ]
 )
@@ -56,9 +59,11 @@ PODS = pa.schema(
     [
         *_key("cluster", "pod"),
         pa.field("node", pa.string()),  # null: seen without a node; a pod that moved keeps its last node of the window
-        pa.field("function", pa.string()),
+        pa.field("function", pa.string()),  # its workload: the top owner, as namespace/name where Kubernetes tells
+        pa.field("owner_kind", pa.string()),  # Deployment, StatefulSet, DaemonSet, CronJob, …; null: nobody tells
         pa.field("cpu_request_cores", pa.float64()),
         pa.field("mem_request_gib", pa.float64()),
+        pa.field("gpu_request_cards", pa.float64()),
         pa.field("cpu_assigned_cores", pa.float64()),
         pa.field("mem_assigned_gib", pa.float64()),
         *_used("cpu", "mem"),
@@ -111,6 +116,7 @@ EVENTS = pa.schema(
         pa.field("data_gb", pa.float64()),  # what a job reads before its first iteration
         pa.field("epochs", pa.float64()),  # iterations of a job
         pa.field("runtime_s", pa.float64()),  # of a deletion: how long it ran, without the wait before; null: not told
+        pa.field("owner_kind", pa.string()),  # of a pod, as in ``pods``
     ]
 )
 

@@ -40,7 +40,7 @@ class RequestLogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cluster: str = "default"
     """Cluster of all rows."""
     columns: dict[str, str] = {}
-    """Canonical column (time, function, pod, cpu_cores, mem_bytes, duration_s) -> the log's, where it differs."""
+    """Canonical column (time, function, pod, cpu_cores, mem_bytes, duration_s, id) -> the log's, where it differs."""
     time: Literal["iso", "s", "ms", "us"] = "iso"
     """ISO 8601 with a zone, or a number since 1970. A time without a zone is refused: it would be a guess."""
     cpu: Literal["cores", "millicores"] = "cores"
@@ -104,11 +104,11 @@ class RequestLogSource(FileSource):
         scale = (_CPU[config.cpu], _MEM[config.mem], _DURATION[config.duration])
         measured = [
             convert(column, _amount, name) * factor
-            for column, name, factor in zip(cells[3:], _NUMBERS, scale, strict=True)
+            for column, name, factor in zip(cells[3:6], _NUMBERS, scale, strict=True)
         ]
         named = [
             [_text(cell, name, int(number), bad) for number, cell in zip(numbers, column, strict=True)]
-            for column, name in zip(cells[1:3], ("function", "pod"), strict=True)
+            for column, name in zip((*cells[1:3], cells[6]), ("function", "pod", "id"), strict=True)
         ]
         if bad and not config.skip_bad:
             line = min(bad)
@@ -118,10 +118,11 @@ class RequestLogSource(FileSource):
         keep = np.flatnonzero(~np.isin(numbers, list(bad)))
         texts = [pa.array([names[row] for row in keep], pa.string()) for names in named]
         # A NaN that the log says is for ``clean`` to judge; only an empty cell is nothing.
-        empty = [np.array([cell is None or cell == "" for cell in column]) for column in cells[3:]]
+        empty = [np.array([cell is None or cell == "" for cell in column]) for column in cells[3:6]]
         amounts = [pa.array(column[keep], mask=mask[keep]) for column, mask in zip(measured, empty, strict=True)]
         cluster = pa.array([config.cluster] * len(keep), pa.string())
-        return pa.table([times(time_us[keep].astype(np.int64)), cluster, *texts, *amounts], names=REQUESTS.names)
+        columns = [times(time_us[keep].astype(np.int64)), cluster, *texts[:2], *amounts, texts[2]]
+        return pa.table(columns, names=REQUESTS.names)
 
 
 def _opened(path: Path) -> IO[str]:

@@ -85,7 +85,7 @@ def test_a_pod_scraped_before_its_creation_is_measured_by_its_scrapes(cleaned: A
 def test_a_name_that_is_used_again_was_there_before_and_is_there_still(cleaned: Any) -> None:
     rows = rows_of(cleaned, "teller", "again")
     assert len(rows) == 4
-    assert (rows["present_ratio"] == 1.0).all()
+    assert rows["present_ratio"].tolist() == pytest.approx([1.0, 1 - 10 / 300, 1.0, 1.0]), "but not in between"
 
 
 def test_a_pod_that_only_the_log_and_events_know_has_an_empty_row(cleaned: Any) -> None:
@@ -117,3 +117,18 @@ def test_a_node_gives_all_its_cpu_to_its_pods_for_the_time_they_are_there(cleane
     there = nodes.set_index(key).loc[given.index]
     assert given.to_numpy() == pytest.approx(there["cpu_capacity_cores"].to_numpy())
     assert asked.to_numpy() == pytest.approx(there["cpu_requested_cores"].to_numpy())
+
+
+def test_between_two_lives_a_pod_is_not_there(run_clean: Callable[..., Any], healthy: SimpleNamespace) -> None:
+    rows = healthy.rows()
+    away = [60.0 * n for n in range(60) if not 10 <= n < 30]
+    rows["samples"] += scrapes(healthy, "db-0", away)
+    rows["events"] += [told(healthy, "db-0", "delete", 590.0), told(healthy, "db-0", "create", 1790.0)]
+    cleaned = run_clean({"c": rows})
+    lived = rows_of(cleaned, "c", "db-0")
+    minutes = [(start - healthy.at(0)).total_seconds() / 60 for start in lived["window_start"]]
+    assert minutes == [0, 5, *range(25, 60, 5)], "twenty minutes without it have no rows"
+    assert lived["present_ratio"].tolist()[:4] == pytest.approx([1.0, 290 / 300, 10 / 300, 1.0])
+    node = cleaned.table("nodes", "c").set_index("window_start")["cpu_requested_cores"]
+    assert node[healthy.at(900)] == pytest.approx(2.0)
+    assert node[healthy.at(300)] == pytest.approx(2.0 + 290 / 300)
