@@ -9,7 +9,7 @@ import socket
 
 import uvicorn
 
-from placement.app import create_app
+from placement.server import config
 from placement.settings import load
 from placement.store import FolderStore
 from wire.command import Verb
@@ -30,20 +30,12 @@ def run(options: argparse.Namespace) -> int:
     # Both would only show as a traceback from inside the server: say them as what they are, before it starts.
     taken = bind(options.host, options.port)
     FolderStore(settings.store_dir, settings.keep_bundles).close()
-    config = uvicorn.Config(
-        create_app(settings),
-        log_level=options.log_level,
-        access_log=False,  # a decision has its own log; an access line for each would double the work
-        timeout_graceful_shutdown=10,
-        timeout_keep_alive=75,  # a scheduler asks in bursts; a connection closed under its hands is a failed call
-        server_header=False,
-    )
     # What is loaded by now stays: without it in every full collection, and with fewer of those, a body of 5,000
     # candidates is decoded in half the time.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(config(settings, log_level=options.log_level))
     server.run(sockets=[taken])
     return 0 if server.started else 1
 

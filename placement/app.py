@@ -17,11 +17,13 @@ from placement.api import bodies, health, openapi, page, place, policies
 from placement.errors import PlaceRefusedError, PushRefusedError
 from placement.settings import Settings, load
 from sched_env import problems
-from wire.contracts.policies import Refusal
 from wire.errors import LoadmasterError
 
 DESCRIBED = (*place.group.routes, *policies.group.routes, *health.group.routes)
 """Every route of the API; the pages for people come beside them."""
+
+PATH_CHARACTERS = 200
+"""Of an unknown path, in its refusal."""
 
 
 def create_app(settings: Settings | None = None) -> Starlette:
@@ -36,11 +38,13 @@ def create_app(settings: Settings | None = None) -> Starlette:
         finally:
             await asyncio.to_thread(running.close)
 
-    return Starlette(
+    app = Starlette(
         routes=[*DESCRIBED, Route("/openapi.json", described), *page.routes],
         exception_handlers={LoadmasterError: refuse, HTTPException: unknown, Exception: fail},
         lifespan=lifespan,
     )
+    app.router.redirect_slashes = False  # an empty 307 is a fourth shape; a path that does not exist is a 404
+    return app
 
 
 async def described(_: Request) -> Response:
@@ -50,13 +54,15 @@ async def described(_: Request) -> Response:
 
 async def fail(_: Request, error: Exception) -> Response:
     """Answer for what nobody foresaw in the same shape; the server logs the traceback, the caller gets none of it."""
-    return bodies.answer(Refusal(f"internal error ({type(error).__name__}); the service's log has it"), 500)
+    return bodies.refusal(f"internal error ({type(error).__name__}); the service's log has it", 500)
 
 
 async def unknown(request: Request, error: Exception) -> Response:
     """Answer for a path or a method that does not exist, and a body that broke off, in the same shape."""
     status, headers = (error.status_code, error.headers) if isinstance(error, HTTPException) else (500, None)
-    said = bodies.answer(Refusal(f"{request.method} {request.url.path}: {error}; expected a route of /docs"), status)
+    said = bodies.refusal(
+        f"{request.method} {request.url.path[:PATH_CHARACTERS]}: {error}; expected a route of /docs", status
+    )
     said.headers.update(headers or {})
     return said
 
@@ -68,14 +74,10 @@ async def refuse(request: Request, error: Exception) -> Response:
         running.metrics.refuse(error.code)
         name = request.path_params.get("problem")
         live = running.live.get(name) if error.status == 412 and name in problems.names() else None
-        said = Refusal(
-            str(error),
-            live.digest if live else None,
-            live.pointer.counter if live and live.pointer else None,
-        )
-        return bodies.answer(said, error.status)
+        counter = live.pointer.counter if live and live.pointer else None
+        return bodies.refusal(error, error.status, live.digest if live else None, counter)
     if isinstance(error, PlaceRefusedError):
         if error.status == 413 and request.method == "PUT":
             running.metrics.refuse("size")
-        return bodies.answer(Refusal(str(error)), error.status)
-    return bodies.answer(Refusal(str(error)), 500)
+        return bodies.refusal(error, error.status)
+    return bodies.refusal(error, 500)

@@ -66,9 +66,6 @@ class Decider:
         started = time.perf_counter()
         live = self._live.get(state.problem)  # one reference for the whole call: never two policies in one answer
         size = len(state.names)
-        if size * len(requests) > self._settings.max_pairs:
-            found = f"{len(requests)} requests x {size} candidates"
-            raise PlaceRefusedError(413, found, f"at most {self._settings.max_pairs} pairs", "split the call")
         defaulted = state.defaulted + sum(check_request(state.problem, request) for request in requests)
         step = max(1, self._settings.batch_rows // size)
         placements: list[Placement] = []

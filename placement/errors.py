@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from wire.errors import LoadmasterError
 
@@ -36,6 +36,10 @@ class PlaceRefusedError(LoadmasterError):
     def __init__(self, status: int, found: str, expected: str = "", fix: str = "") -> None:
         super().__init__(found, expected, fix)
         self.status = status
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let it travel between processes: large bodies are read in one of their own."""
+        return type(self), (self.status, self.found, self.expected, self.fix)
 
 
 class PolicyFailedError(LoadmasterError):

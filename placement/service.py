@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from placement.decide import Decider
 from placement.decision_log import DecisionLog
+from placement.lane import Lane
 from placement.live import LivePolicies
 from placement.metrics import Metrics
 from placement.settings import Settings
@@ -33,6 +34,7 @@ class Service:
     metrics: Metrics
     log: DecisionLog
     decider: Decider
+    lane: Lane
     flips: ThreadPoolExecutor
     """One thread: pushes and rollbacks happen one after another, so each sees what the one before left."""
 
@@ -46,6 +48,7 @@ class Service:
         """Stop in the order that loses nothing: flips, decisions, log, store."""
         self.flips.shutdown()
         self.decider.close()
+        self.lane.close()
         self.log.close()
         self.store.close()
 
@@ -61,7 +64,8 @@ def start(settings: Settings) -> Service:
         metrics.show_live(problem, live.get(problem))
     log = DecisionLog(settings, metrics)
     decider = Decider(live, settings, metrics, log)
-    return Service(settings, store, live, metrics, log, decider, ThreadPoolExecutor(1, thread_name_prefix="flip"))
+    flips = ThreadPoolExecutor(1, thread_name_prefix="flip")
+    return Service(settings, store, live, metrics, log, decider, Lane(settings), flips)
 
 
 def check_fallbacks(settings: Settings) -> None:

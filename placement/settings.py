@@ -14,6 +14,8 @@ from wire.contracts.feature_spec import ProblemName
 from wire.environment import BELOW_VAR, PREFIX, place, variable
 from wire.errors import ConfigError
 
+MIB = 1024 * 1024
+
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -51,14 +53,37 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     scoring_threads: Positive = 2
     """Policies run beside the event loop, one thread each; onnxruntime itself is held to one thread."""
 
-    batch_rows: Positive = 65_536
-    """Candidate rows scored in one run (requests x candidates): bounds memory to some MiB a batch."""
+    batch_rows: Positive = 16_384
+    """Candidate rows scored in one run (requests x candidates): bounds memory to some MiB a batch, and how long other
+    callers wait for their turn to some ms."""
 
     max_pairs: Positive = 4_000_000
     """Requests x candidates in one call: about four seconds of work; more is refused, not queued."""
 
-    max_body_mib: Positive = 32
+    max_body_mib: Positive = 16
     """Largest /v1/place body: 20,000 candidates with every field are 8 MiB."""
+
+    max_values: Positive = 1_000_000
+    """Values in one body, counted before it is decoded: 20,000 candidates of fifty fields each."""
+
+    max_answer_mib: Positive = 8
+    """Largest answer, reckoned before the work: 1,024 requests with the best five of each are half a MiB."""
+
+    large_calls: Positive = 8
+    """Calls above a small size (placement/lane.py) that may be under way; one is worked on, others wait, more get 503.
+    With the largest body they hold 128 MiB."""
+
+    max_connections: Positive = 512
+    """Open connections; beyond, the one that has waited longest of the peer that has most of them is closed."""
+
+    header_kib: Positive = 32
+    """Request line and headers: several times what proxies add."""
+
+    header_timeout_s: Positive = 10
+    """For request line and headers to arrive; a client that sends anything sends them at once."""
+
+    body_timeout_s: Positive = 60
+    """For a body to arrive, and for an answer to be taken: 100 MiB at 2 MiB/s."""
 
     max_bundle_mib: Positive = 100
     """Largest pushed bundle; the bundle checker has a cap for each file besides."""

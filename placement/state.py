@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from itertools import chain
 from operator import attrgetter, itemgetter
 
@@ -20,6 +21,8 @@ from wire.errors import ConfigError, legal
 
 WARM, WARM_PREFIX = "warm", "warm:"
 """A candidate may carry ``warm:<function>`` for many functions; a decision sees that of its own as ``warm``."""
+
+SHOWN_NAMES, SHOWN_CHARACTERS = 3, 60
 
 _name, _state = attrgetter("name"), attrgetter("state")
 
@@ -66,10 +69,7 @@ def from_candidates(problem: ProblemName, candidates: Sequence[Candidate], funct
         twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise PlaceRefusedError(422, f"candidate {twice!r} is listed twice", "each candidate once")
     states = list(map(_state, candidates))
-    table = _table(states, skip=WARM_PREFIX if WARM in fields else None)
-    unknown = table.keys() - fields.keys()
-    if unknown:
-        raise PlaceRefusedError(422, f"state fields {sorted(unknown)} are unknown", legal(fields))
+    table = _table(states, fields)
     columns: dict[str, NDArray[np.float64]] = {}
     defaulted = 0
     for name, (_, default) in fields.items():
@@ -83,10 +83,9 @@ def from_candidates(problem: ProblemName, candidates: Sequence[Candidate], funct
             columns[name] = np.full(len(names), default)
             defaulted += len(names) if default == default else 0  # noqa: PLR0124 - NaN marks a field one may leave out
     own: dict[str, NDArray[np.float64]] = {}
-    for function in functions if WARM in fields else ():
-        column = _column(states, WARM_PREFIX + function)
-        _refuse_impossible(WARM_PREFIX + function, column, 0.0, names)
-        own[function] = np.where(np.isnan(column), columns[WARM], column)
+    for key, column in _warm(states, table, functions).items() if WARM in fields else ():
+        _refuse_impossible(key, column, 0.0, names)
+        own[key.removeprefix(WARM_PREFIX)] = np.where(np.isnan(column), columns[WARM], column)
     return State(problem, names, columns, own, defaulted)
 
 
@@ -95,29 +94,62 @@ def check_request(problem: ProblemName, request: PlacementRequest) -> int:
     _, fields = known_fields(problem)
     unknown = request.fields.keys() - fields.keys()
     if unknown:
-        raise PlaceRefusedError(422, f"request {request.id!r} has unknown fields {sorted(unknown)}", legal(fields))
+        raise PlaceRefusedError(422, f"request {request.id!r} has unknown fields {_shown(unknown)}", legal(fields))
     for name, value in request.fields.items():
         if not _lowest(fields[name][1]) <= value < np.inf:
             raise PlaceRefusedError(422, f"request {request.id!r} has {name} = {value}", "a finite number, 0 or more")
     return len(fields) - len(request.fields)
 
 
-def _table(states: list[dict[str, float]], skip: str | None) -> dict[str, NDArray[np.float64]]:
-    """Return one column for each key that does not start with ``skip``.
+def _table(states: list[dict[str, float]], fields: Fields) -> dict[str, NDArray[np.float64]]:
+    """Return a column for each field that some candidate says; what is no field is refused before any work on it.
 
     NaN, which JSON cannot carry, stands for what a candidate does not say.
     """
     names, size = list(states[0]), len(states)
+    _refuse_unknown(names, fields)
     if names and sum(map(len, states)) == size * len(names):
         # The common case: every candidate says the same things. A KeyError is the only way it can be otherwise.
         with contextlib.suppress(KeyError):
             rows = map(itemgetter(*names), states)
             values = rows if len(names) == 1 else chain.from_iterable(rows)
             flat = np.fromiter(values, np.float64, count=size * len(names))
-            table = dict(zip(names, np.ascontiguousarray(flat.reshape(size, len(names)).T), strict=True))
-            return {name: column for name, column in table.items() if skip is None or not name.startswith(skip)}
-    wanted = {name for name in set().union(*states) if skip is None or not name.startswith(skip)}
-    return {name: _column(states, name) for name in wanted}
+            return dict(zip(names, np.ascontiguousarray(flat.reshape(size, len(names)).T), strict=True))
+    said: set[str] = set().union(*states)
+    _refuse_unknown(said, fields)
+    return {name: _column(states, name) for name in fields if name in said}
+
+
+def _refuse_unknown(names: Collection[str], fields: Fields) -> None:
+    warm = WARM in fields
+    unknown = [name for name in names if name not in fields and not (warm and name.startswith(WARM_PREFIX))]
+    if unknown:
+        raise PlaceRefusedError(422, f"state fields {_shown(unknown)} are unknown", legal(fields))
+
+
+def _shown(names: Collection[str]) -> str:
+    """Name the first of these, cut: enough to find a typo, and not a body that comes back as its own refusal."""
+    first = [name[:SHOWN_CHARACTERS] for name in nsmallest(SHOWN_NAMES, names)]
+    return f"{first} and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else f"{first}"
+
+
+def _warm(
+    states: list[dict[str, float]], table: dict[str, NDArray[np.float64]], functions: Iterable[str]
+) -> dict[str, NDArray[np.float64]]:
+    """Return the ``warm:<function>`` columns of these functions, of those that some candidate says.
+
+    The work is that of the values there are, never functions x candidates: a small body can name a thousand of both.
+    """
+    wanted = dict.fromkeys(WARM_PREFIX + function for function in functions)
+    found = {key: table[key] for key in wanted if key in table}
+    if found or not wanted:
+        return found  # the table holds them only when every candidate says the same things
+    for index, state in enumerate(states):
+        for key in wanted.keys() & state.keys():
+            if key not in found:
+                found[key] = np.full(len(states), np.nan)
+            found[key][index] = state[key]
+    return found
 
 
 def _column(states: list[dict[str, float]], name: str) -> NDArray[np.float64]:

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from placement.errors import PlaceRefusedError
 from sched_env import problems
 from wire.contracts.feature_spec import ProblemName
+from wire.contracts.policies import Refusal
 from wire.errors import legal
 
 JSON = "application/json"
 
+LINE = 600
+"""Characters of a refusal."""
+
+
+def announced(request: Request) -> int:
+    """Return what the client says the body's size is; 0 when it does not say."""
+    said = request.headers.get("content-length", "0")
+    return int(said) if said.isascii() and said.isdigit() and len(said) < 16 else 0
+
 
 async def chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
     """Yield a body as it arrives; stops with 413 as soon as it is, or says it will be, larger than ``limit``."""
-    announced = request.headers.get("content-length", "0")
-    size = int(announced) if announced.isdigit() else 0
+    size = announced(request)
     if size <= limit:
         size = 0
         async for chunk in request.stream():
@@ -32,14 +41,37 @@ async def chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
         raise PlaceRefusedError(413, f"the body has {size} bytes or more", f"at most {limit}")
 
 
-async def read(request: Request, limit: int) -> bytes:
-    """Read a whole body, up to ``limit`` bytes."""
-    return b"".join([chunk async for chunk in chunks(request, limit)])
+async def read(request: Request, limit: int, small: int, on_large: Callable[[], None]) -> bytes:
+    """Read a whole body, up to ``limit`` bytes; ``on_large`` is asked as soon as it is, or says it will be, not small.
+
+    A client that goes away in the middle, or is too slow, gets 400: there is nobody to read it.
+    """
+    if announced(request) > small:
+        on_large()
+    content = bytearray()
+    try:
+        async for chunk in chunks(request, limit):
+            content += chunk
+            if len(content) > small:
+                on_large()
+    except ClientDisconnect as error:
+        raise PlaceRefusedError(400, "the body broke off", "all of it") from error
+    return bytes(content)
 
 
 def answer(content: Any, status: int = 200) -> Response:
     """Answer with JSON."""
     return Response(msgspec.json.encode(content), status, media_type=JSON)
+
+
+def refusal(error: object, status: int, live_digest: str | None = None, live_counter: int | None = None) -> Response:
+    """Refuse in the one shape of all refusals; whatever a client sent, at most a line of it comes back."""
+    said = " ".join(str(error).split())
+    cut = said if len(said) <= LINE else said[: LINE - 1] + "…"
+    response = answer(Refusal(cut, live_digest, live_counter), status)
+    if status == 503:
+        response.headers["Retry-After"] = "1"
+    return response
 
 
 def known_problem(request: Request) -> ProblemName:

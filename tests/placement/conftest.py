@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.testclient import TestClient
 
 from placement.app import create_app
+from placement.server import config
 from placement.settings import Settings
 from sched_env import problems
 from wire import sample_bundle, signatures
@@ -136,7 +137,7 @@ def running(settings: Settings) -> Iterator[TestClient]:
 @contextmanager
 def listening(settings: Settings) -> Iterator[str]:
     """Run the service on a real socket; yields its address."""
-    server = uvicorn.Server(uvicorn.Config(create_app(settings), port=0, log_level="warning"))
+    server = uvicorn.Server(config(settings))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
@@ -147,12 +148,27 @@ def listening(settings: Settings) -> Iterator[str]:
     thread.join(timeout=20)
 
 
+def settings_in(folder: Path, workshop: Workshop) -> Settings:
+    keys = folder / "keys"
+    made = Settings(
+        store_dir=folder / "store",
+        trusted_keys_dir=keys / "trusted",
+        revoked_keys_file=keys / "revoked.json",
+        push_token_file=keys / "push-token",
+        log_dir=folder / "log",
+        deadline_ms=2000.0,  # the machine is shared; tests of the deadline set their own
+    )
+    workshop.trust(made)
+    made.push_token_file.write_text(TOKEN + "\n")
+    return made
+
+
 class Kit:
     """The helpers above, for tests that take one fixture instead of many imports."""
 
     TOKEN, SIGNATURE_FILE = TOKEN, SIGNATURE_FILE
-    digest_of, tar, push, body, nodes, place, flip_byte, running, listening = map(
-        staticmethod, (digest_of, tar, push, body, nodes, place, flip_byte, running, listening)
+    digest_of, tar, push, body, nodes, place, flip_byte, running, listening, settings_in = map(
+        staticmethod, (digest_of, tar, push, body, nodes, place, flip_byte, running, listening, settings_in)
     )
 
 
@@ -171,21 +187,6 @@ def runtime_model() -> tuple[ModelSpec, bytes, bytes]:
     """A further model for a bundle: spec, graph, golden vectors."""
     columns = (Column("gib", "GiB"), Column("epochs", "count"), Column("co_runners", "count"))
     return sample_bundle.model(columns, output="seconds", unit="seconds")
-
-
-def settings_in(folder: Path, workshop: Workshop) -> Settings:
-    keys = folder / "keys"
-    made = Settings(
-        store_dir=folder / "store",
-        trusted_keys_dir=keys / "trusted",
-        revoked_keys_file=keys / "revoked.json",
-        push_token_file=keys / "push-token",
-        log_dir=folder / "log",
-        deadline_ms=2000.0,  # the machine is shared; tests of the deadline set their own
-    )
-    workshop.trust(made)
-    made.push_token_file.write_text(TOKEN + "\n")
-    return made
 
 
 @pytest.fixture

@@ -1,0 +1,81 @@
+"""What a call of ``/v1/place`` asks, from the bytes of its body; everything that bounds the work is checked before it.
+
+Small bodies are read on the event loop, large ones in a process of their own (``placement/lane.py``): decoding holds
+the interpreter, wherever it runs, so that a thread would make everybody wait as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from placement.errors import PlaceRefusedError
+from placement.settings import MIB, Settings
+from placement.state import State, from_candidates
+from wire.contracts.feature_spec import ProblemName
+from wire.contracts.place import PlacementRequest, PlaceRequest
+
+ENTRY_BYTES, PLACEMENT_BYTES = 48, 1024
+"""JSON around a ranked name (the score has up to 20 digits), and around a placement (id, reason)."""
+ESCAPED = 6
+"""Bytes that one character of a name can become in JSON."""
+
+_decoder = msgspec.json.Decoder(PlaceRequest)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A call that may be answered."""
+
+    problem: ProblemName
+    state: State
+    requests: list[PlacementRequest]
+    top_k: int
+
+    @property
+    def pairs(self) -> int:
+        """Requests x candidates: what deciding costs."""
+        return len(self.requests) * len(self.state.names)
+
+
+def read(body: bytes, settings: Settings) -> Asked:
+    """Decode a body and turn its candidates into columns; raises :class:`PlaceRefusedError`."""
+    call = decode(body)
+    if call.candidates is None:
+        raise PlaceRefusedError(422, f"cluster {call.cluster!r}: no watched clusters configured", "candidates")
+    check_work(call, len(call.candidates), settings)
+    functions = {entry.function for entry in call.requests if entry.function is not None}
+    return Asked(call.problem, from_candidates(call.problem, call.candidates, functions), call.requests, call.top_k)
+
+
+def decode(body: bytes) -> PlaceRequest:
+    """Decode a body; 400 when it is not JSON, 422 when it is not a placement request."""
+    try:
+        call = _decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise PlaceRefusedError(422, f"body: {error}", "a PlaceRequest (see /docs)") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PlaceRefusedError(400, f"body: {error}", "JSON in UTF-8") from error
+    if (call.candidates is None) == (call.cluster is None):
+        found = "neither candidates nor cluster" if call.candidates is None else "both candidates and cluster"
+        raise PlaceRefusedError(422, f"body has {found}", "exactly one of both")
+    return call
+
+
+def check_work(call: PlaceRequest, candidates: int, settings: Settings) -> None:
+    """Refuse a call whose work or answer would be too large, by its numbers alone."""
+    requests = len(call.requests)
+    if candidates * requests > settings.max_pairs:
+        found = f"{requests} requests x {candidates} candidates"
+        raise PlaceRefusedError(413, found, f"at most {settings.max_pairs} pairs", "split the call")
+    longest = max((len(candidate.name) for candidate in call.candidates or ()), default=0)
+    ranked = min(call.top_k, candidates) * (ESCAPED * longest + ENTRY_BYTES)
+    size = requests * (ranked + PLACEMENT_BYTES)
+    if size > settings.max_answer_mib * MIB:
+        raise PlaceRefusedError(
+            413,
+            f"{requests} requests with the best {call.top_k} of {candidates} can be {size} bytes of answer",
+            f"at most {settings.max_answer_mib} MiB",
+            "lower top_k, or split the call",
+        )
