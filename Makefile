@@ -74,7 +74,7 @@ soak: setup ## million-step properties, load and chaos: takes long
 	$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
 
 benchmarks: setup ## measure; results go to docs/results
-	for name in env_speed place_latency clean_speed; do $(BIN)/python benchmarks/$$name.py --out docs/results || exit 1; done
+	for name in env_speed fork_speed place_latency clean_speed; do $(BIN)/python benchmarks/$$name.py --out docs/results || exit 1; done
 
 clean: ## remove all state of local runs (var/ and data/): keys, registry and policies too
 	rm -rf var data

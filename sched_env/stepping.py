@@ -97,7 +97,7 @@ def _advance(
             start = asked
             if asked < 0:
                 first, stop = start_range(arguments)  # type: ignore[name-defined]  # noqa: F821
-                start = first + below(stop - first, seed, b, out.episode[b])
+                start = first + below(stop - first, seed, out.stream[b], out.episode[b])
             out.start[b] = start
             out.episode[b] += 1
             if begin(arguments, out, b, start, fresh) or asked >= 0:  # type: ignore[name-defined]  # noqa: F821

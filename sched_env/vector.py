@@ -6,9 +6,10 @@ B environments and write into the shared :class:`Buffers`; this module never loo
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from gymnasium import spaces
@@ -16,7 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
-from sched_env import problems, scenarios
+from sched_env import planning, problems, scenarios
 from sched_env.jit import entry
 from sched_env.observation import Observation
 from sched_env.stepping import NO_ROWS, PARK, RESTART, Dynamics
@@ -68,6 +69,8 @@ class Buffers(NamedTuple):
     """[B]: time of the present decision."""
     wait_s: NDArray[np.float64]
     """[B]: how long the request placed by the last step had waited."""
+    stream: NDArray[np.int64]
+    """[B]: names the row's draws: its number; of a fork's row, that of the row it was copied from."""
 
 
 class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
@@ -93,6 +96,12 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
     """Which of them are whole numbers."""
     DYNAMICS: ClassVar[Dynamics]
     """The problem's compiled loops."""
+    DRAFTS: ClassVar[frozenset[str]] = frozenset()
+    """Fields of ``state`` that belong to no environment."""
+    state: Any
+    """What changes, as kernels see it: arrays whose first axis is the environments."""
+    scratch: Any = None
+    """Room that kernels work in, if it is an argument of its own; nothing in it outlives a call."""
 
     def __init__(
         self,
@@ -138,9 +147,11 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
             active=np.zeros(B, np.bool_),
             time_s=np.zeros(B),
             wait_s=np.zeros(B),
+            stream=np.arange(B),
         )
         self.park = False
         self._kernel: Callable[..., int] | None = None
+        self._world: str | None = None
         self.single_action_space = spaces.Discrete(candidates)
         self.single_observation_space = spaces.Dict(
             {
@@ -149,8 +160,12 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
                 "mask": spaces.MultiBinary(candidates),
             }
         )
-        self.action_space = batch_space(self.single_action_space, B)
-        self.observation_space = batch_space(self.single_observation_space, B)
+        self._present(candidates)
+
+    def _present(self, candidates: int) -> None:
+        """Make what is seen from outside fit the buffers."""
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self._final: Arrays = {
             "candidates": self.buffers.final_candidates,
             "request": self.buffers.final_request,
@@ -249,6 +264,7 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
         if seed is not None:
             self.seed = int(seed)
             self.buffers.episode[:] = 0
+            self.buffers.stream[:] = np.arange(self.num_envs)
         starts = np.full(self.num_envs, -1, np.int64)
         if options.get("starts") is not None:
             starts = np.ascontiguousarray(options["starts"], dtype=np.int64)
@@ -288,6 +304,37 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
     def observe(self) -> Arrays:
         """Return the present observation."""
         return {name: array.copy() for name, array in self._observation.items()} if self.copy else self._observation
+
+    def get_state(self, rows: ArrayLike | None = None) -> planning.Snapshot:
+        """Copy rows (all of them when left out) for :meth:`set_state`."""
+        return planning.get_state(self, rows)
+
+    def set_state(self, snapshot: planning.Snapshot, rows: ArrayLike | None = None) -> None:
+        """Put copied rows back, or into the rows given; see ``sched_env.planning``."""
+        planning.set_state(self, snapshot, rows)
+
+    def fork(self, rows: ArrayLike, into: Self | None = None) -> Self:
+        """Copy rows, any number of times each, into an environment of their own; see ``sched_env.planning``."""
+        return planning.fork(self, rows, into)  # type: ignore[return-value]
+
+    def twin(self, count: int) -> Self:
+        """Return an environment of the same world with so many rows, none of which has begun."""
+        twin = copy.copy(self)
+        twin.num_envs = count
+        twin.buffers = planning.resized(self.buffers, count, self.num_envs)
+        twin.state = planning.resized(self.state, count, self.num_envs, self.DRAFTS)
+        twin.scratch = copy.deepcopy(self.scratch)  # forks may run in threads of their own
+        twin._present(self.buffers.mask.shape[1])
+        return twin
+
+    def rows_replaced(self) -> None:
+        """Do what is due when rows have been replaced from outside."""
+
+    def world(self) -> str:
+        """Name what no decision changes; worked out once."""
+        if self._world is None:
+            self._world = planning.digest(self)
+        return self._world
 
     def _ending(self) -> dict[str, Any]:
         """Describe the episodes that ended in this step; rows are valid where ``_final_obs`` and ``_episode`` are.

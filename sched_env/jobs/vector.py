@@ -63,6 +63,7 @@ class CpnVectorEnv(PlacementVectorEnv):
     """
 
     METRICS: ClassVar[tuple[str, ...]] = kernels.METRICS
+    DRAFTS: ClassVar[frozenset[str]] = frozenset({"draft", "ends"})
     DYNAMICS = kernels.DYNAMICS
     scenario: CpnScenario
 

@@ -27,7 +27,7 @@ METRICS = (*SHEET, "placed_cpu", "cpu_rate", "mem_rate", "servers", "end_row")
 def begin(S: State, P: Params, E: Events, out: Buffers, b: int, start: Any, seed: int) -> None:
     """Start an episode at the first placeable creation at or after ``start``; -1 draws it."""
     if start < 0:
-        start = P.start_min + below(P.start_max - P.start_min, seed, b, out.episode[b])
+        start = P.start_min + below(P.start_max - P.start_min, seed, out.stream[b], out.episode[b])
     out.episode[b] += 1
     out.start[b] = start
     row = E.next_start[start]

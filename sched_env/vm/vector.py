@@ -28,6 +28,7 @@ class VmVectorEnv(PlacementVectorEnv):
     METRICS: ClassVar[tuple[str, ...]] = kernels.METRICS
     scenario: VmScenario
     COUNTS: ClassVar[frozenset[str]] = PlacementVectorEnv.COUNTS | {"servers", "end_row"}
+    DRAFTS: ClassVar[frozenset[str]] = frozenset({"queue_of"})
 
     def __init__(
         self, scenario: VmScenario, trace: VmTrace, num_envs: int, *, seed: int = 0, copy: bool = False
@@ -84,6 +85,10 @@ class VmVectorEnv(PlacementVectorEnv):
             "mem": float(need[MEM] * need[HALVES]),
             "double": float(need[HALVES] - 1.0),
         }
+
+    def rows_replaced(self) -> None:
+        """Show as many candidates as the largest cluster has."""
+        self._show()
 
     def _show(self) -> None:
         width = 2 * int(self.state.env.servers[: self.num_envs].max())

@@ -35,6 +35,7 @@ class WorkflowVectorEnv(PlacementVectorEnv):
     METRICS: ClassVar[tuple[str, ...]] = kernels.METRICS
     DYNAMICS = kernels.DYNAMICS
     COUNTS: ClassVar[frozenset[str]] = PlacementVectorEnv.COUNTS | {"nodes_used"}
+    DRAFTS: ClassVar[frozenset[str]] = frozenset({"sources"})
     scenario: WorkflowScenario
 
     def __init__(
