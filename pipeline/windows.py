@@ -216,4 +216,30 @@ def node_table(windows: Path, start: datetime, end: datetime, clusters: Collecti
         net=nodes["net_capacity_mb_s"].fillna(DEFAULT_NET_MB_S).to_numpy(np.float64),
         disk=nodes["disk_capacity_iops"].fillna(DEFAULT_DISK_IOPS).to_numpy(np.float64),
         price_usd_per_hour=nodes["price_usd_per_hour"].fillna(DEFAULT_USD_PER_HOUR).to_numpy(np.float64),
+        domain=np.searchsorted(sorted(clusters), nodes["cluster"].to_numpy(str)).astype(np.int32),
     )
+
+
+GAP_WINDOWS = 3
+"""So many windows without a word of a node are a gap in the metrics; more, while others report, and it was down."""
+
+
+def up(
+    folder: Path, start: datetime, end: datetime, clusters: Collection[str], names: Collection[str]
+) -> NDArray[np.bool_]:
+    """Return [windows, nodes]: which nodes of :func:`node_table` were up in each window of a span."""
+    count = int((end - start).total_seconds()) // WINDOW_SECONDS
+    nodes = frame_of(folder, "nodes", start, end, ["node", "active"])
+    nodes = nodes[nodes["cluster"].isin(clusters)]
+    if nodes.empty:
+        return np.ones((count, len(names)), np.bool_)
+    nodes["name"] = spelled(nodes, "node", len(clusters) > 1)
+    nodes["window"] = ((nodes["window_start"] - pd.Timestamp(start)).dt.total_seconds() // WINDOW_SECONDS).astype(int)
+    told = nodes.pivot_table(index="window", columns="name", values="active", aggfunc="min").astype(float)
+    told = told.reindex(index=np.arange(count), columns=list(names))
+    cluster = nodes.drop_duplicates("name").set_index("name")["cluster"].reindex(names)
+    silent = told.isna().T.groupby(cluster.to_numpy()).all().T[cluster.to_numpy()].to_numpy()
+    known = told.ffill(limit=GAP_WINDOWS).bfill(limit=GAP_WINDOWS)
+    # When nobody of a cluster reports, nothing is known of any node: it is as it was.
+    known = known.where(known.notna() | silent, 0.0).ffill().bfill()
+    return np.asarray(known.fillna(0.0).to_numpy() > 0.5)

@@ -63,6 +63,8 @@ class NodeTable:
     speed: Floats = field(default_factory=no_floats)
     """What a core does in a second, relative to that of the trace's run times; left out: 1. Workflows take it into
     account; single function instances serve a stream of calls and live as long as it lasts."""
+    domain: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    """Cluster of the node: what belongs to another one cannot go there; left out: one cluster."""
 
     def __post_init__(self) -> None:
         """Coerce the columns and refuse empty tables, doubled names and capacities that are not positive."""
@@ -72,6 +74,8 @@ class NodeTable:
         object.__setattr__(self, "names", tuple(self.names))
         if np.size(self.speed) == 0:
             object.__setattr__(self, "speed", np.ones(rows))
+        domain = self.domain if np.size(self.domain) else np.zeros(rows)
+        object.__setattr__(self, "domain", column("NodeTable", "domain", domain, np.int32, rows))
         for name in ("cpu", "mem", "net", "disk", "price_usd_per_hour", "speed"):
             values = column("NodeTable", name, getattr(self, name), np.float64, rows)
             strictly = name != "price_usd_per_hour"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.datasets.origins import Origin
 from sched_env.scenarios import Scenario
 
 Rows = NDArray[np.int64]
@@ -28,3 +29,5 @@ class Dataset(NamedTuple):
     """The same trace with arrivals so many times as dense."""
     measured: Callable[[Path, datetime, datetime, Scenario], Mapping[str, float]] | None = None
     """What the cluster itself did in a span, on the metric sheet; None: windows do not say."""
+    origins: Callable[[Path, datetime, datetime], list[Origin]] | None = None
+    """Where the numbers of a span come from, feature by feature; None: nobody counts them yet."""

@@ -14,10 +14,16 @@ from scipy.special import ndtr
 
 from pipeline import windows
 from pipeline.contracts.windows import WINDOW_SECONDS
+from pipeline.datasets.calls import Dealt, deal
 from pipeline.datasets.dataset import Dataset, Rows
+from pipeline.datasets.lives import lives
+from pipeline.datasets.origins import Origin, Tally, read
 from pipeline.errors import DataError
 from pipeline.prices import DEFAULT_USD_PER_HOUR
 from pipeline.statistics.estimators import Floats
+from sched_env import scenarios
+from sched_env.functions import synthetic
+from sched_env.functions.azure import DISK_IOPS, NET_MB_S
 from sched_env.functions.scenario import ServerlessScenario
 from sched_env.functions.tables import SLO_FACTOR, FunctionTrace
 from sched_env.scenarios import Scenario
@@ -25,60 +31,68 @@ from sched_env.tables import NodeTable
 
 _P95_DEVIATIONS = 1.6448536269514722
 
+LEAST = 1e-6
+"""Cores or GiB of something held fixed that asks for nothing: tables hold no zeros."""
+
 Trace = tuple[FunctionTrace, NodeTable]
 
+ABOUT: dict[str, tuple[str, str]] = {
+    "size": ("sla_violation_rate, cost_usd", "kube_pod_container_resource_requests (kube-state-metrics)"),
+    "calls": ("sla_violation_rate", "requests by function (Knative, Istio or NGINX metrics) or a request log"),
+    "standard response": ("sla_violation_rate", "response times by function: histogram or request log"),
+    "life": ("cost_usd", "pod events, or kube_pod_created and kube_pod_completion_time"),
+    "recorded node": ("", "kube_pod_info with its node label"),
+    "node size": ("sla_violation_rate, cost_usd", "kube_node_status_capacity or node-exporter"),
+    "network use": ("", "container_network_*_bytes_total (cAdvisor)"),
+    "disk use": ("", "container_fs_*_total (cAdvisor)"),
+    "node network": ("", "node_network_speed_bytes (node-exporter)"),
+    "node disk": ("", "a capacity in IOPS for each instance type"),
+    "price": ("", "ingest.prices: a CSV of instance_type and usd_per_hour"),
+}
+"""Feature -> what it decides and what would measure it. Prices decide what a node hour costs, not how many are used:
+where they are assumed the bill is in node hours, which the report says."""
 
-def load(folder: Path, start: datetime, end: datetime) -> tuple[FunctionTrace, NodeTable]:
+
+def load(folder: Path, start: datetime, end: datetime) -> Trace:
     """Load function instances to place, and the nodes of the clusters in which functions run.
 
     Every pod created in ``[start, end)`` is one request: its size from the event (else from its metrics), its network
-    and disk use and the requests it answered from its windows, its SLO from its function's standard response. A life
-    that goes on beyond ``end`` is cut there: nothing of a later split is seen.
-
-    Names are spelled ``cluster/name`` when there are several clusters.
+    and disk use from its windows, the calls it answers from the exact counts (``pipeline.datasets.calls``), its SLO
+    from its function's standard response. Pods that were there before are its first rows, on their nodes, and pods
+    without a function are held fixed. A life that goes on beyond ``end`` is cut there: nothing of a later split is
+    seen. Clusters are separate domains; names are spelled ``cluster/name`` when there are several.
     """
+    arrays = _arrays(folder, start, end)
+    names = tuple(str(name) for name in arrays["function_names"])
+    clusters = [str(name) for name in arrays["clusters"]]
+    columns = {name: values for name, values in arrays.items() if name in FunctionTrace.__dataclass_fields__}
+    columns["function_names"] = names  # type: ignore[assignment]
+    return FunctionTrace(**columns), _nodes(folder, start, end, clusters)  # type: ignore[arg-type]
+
+
+def origins(folder: Path, start: datetime, end: datetime) -> list[Origin]:
+    """Say where the numbers of a span come from."""
+    arrays = _arrays(folder, start, end)
+    return read(arrays["origin_features"], arrays["origin_counts"], ABOUT)
+
+
+def _arrays(folder: Path, start: datetime, end: datetime) -> windows.Arrays:
     whole = windows.span(folder)
-    files = [file for table in ("pods", "functions") for file in windows.files_of(folder, table, start, end)]
+    tables = ("pods", "functions", "nodes")
+    files = [file for table in tables for file in windows.files_of(folder, table, start, end)]
     files += windows.files_of(folder, "events", whole.start, whole.end)
-    arrays = windows.mapped(__name__, files, [start, end], lambda: _build(folder, start, end))
-    names, clusters = (tuple(str(name) for name in arrays.pop(key)) for key in ("function_names", "clusters"))
-    trace = FunctionTrace(**arrays, function_names=names)  # type: ignore[arg-type]
-    return trace, windows.node_table(folder, start, end, clusters)
+    return windows.mapped(__name__, files, [start, end], lambda: _build(folder, start, end))
+
+
+def _nodes(folder: Path, start: datetime, end: datetime, clusters: list[str]) -> NodeTable:
+    """The nodes of the clusters; where windows have none at all (a trace of calls alone), those of the scenario."""
+    if windows.frame_of(folder, "nodes", start, end, ["node"]).empty:
+        scenario = cast(ServerlessScenario, scenarios.load("functions/serverless"))
+        return synthetic.nodes(scenario.nodes, scenario.net_mb_s, scenario.disk_iops)
+    return windows.node_table(folder, start, end, clusters)
 
 
 def _build(folder: Path, start: datetime, end: datetime) -> windows.Arrays:
-    columns = ["entity", "time", "kind", "action", "function", "cpu_cores", "mem_gib"]
-    events = windows.frame_of(folder, "events", start, end, columns)
-    events = events[events["kind"] == "pod"]
-    created = events[(events["action"] == "create") & events["function"].notna()]
-    created = created.sort_values(["time", "cluster", "entity"]).drop_duplicates(["cluster", "entity"])
-    if created.empty:
-        raise DataError(
-            f"{folder} has no pod created between {start} and {end}",
-            "events of pods with their function",
-            "check the range, and that the source names the function of a pod",
-        )
-    deleted = events[events["action"] == "delete"].groupby(["cluster", "entity"])["time"].max().rename("deleted")
-    used = ["cpu_request_cores", "mem_request_gib", "net_used_mean_mb_s", "disk_used_mean_iops", "requests_handled"]
-    seen = windows.frame_of(folder, "pods", start, end, ["pod", *used]).rename(columns={"pod": "entity"})
-    pods = seen.groupby(["cluster", "entity"]).agg(
-        cpu=("cpu_request_cores", "max"),
-        mem=("mem_request_gib", "max"),
-        net=("net_used_mean_mb_s", "mean"),
-        disk=("disk_used_mean_iops", "mean"),
-        requests=("requests_handled", "sum"),
-    )
-    functions = windows.frame_of(folder, "functions", start, end, ["function", "standard_response_s"])
-    standard = functions.groupby(["cluster", "function"])["standard_response_s"].min().rename("standard")
-    rows = created.join(deleted, on=["cluster", "entity"]).join(pods, on=["cluster", "entity"])
-    rows = rows.join(standard, on=["cluster", "function"])
-    rows["cpu"] = rows["cpu_cores"].fillna(rows["cpu"])
-    rows["mem"] = rows["mem_gib"].fillna(rows["mem"])
-    cut = pd.Timestamp(end)
-    rows["duration"] = (rows["deleted"].where(rows["deleted"] < cut, cut) - rows["time"]).dt.total_seconds()
-    rows = rows[(rows["cpu"] > 0) & (rows["mem"] > 0) & (rows["duration"] > 0)]
-    requests = rows["requests"].fillna(0).clip(lower=1, upper=np.iinfo(np.int32).max)
-    response = rows["standard"].where(rows["standard"] > 0).fillna(rows["duration"] / requests)
     # Numbered over all days there are, so that a function has one number in train, validation and test.
     whole = windows.span(folder)
     everywhere = windows.frame_of(folder, "events", whole.start, whole.end, ["function", "kind"]).dropna()
@@ -86,26 +100,95 @@ def _build(folder: Path, start: datetime, end: datetime) -> windows.Arrays:
     clusters = np.unique(everywhere["cluster"].to_numpy(str))
     several = clusters.size > 1
     names = np.unique(windows.spelled(everywhere, "function", several).to_numpy(str))
-    codes = np.searchsorted(names, windows.spelled(rows, "function", several).to_numpy(str))
+
+    rows = lives(folder, start, end)
+    rows = rows[rows["cluster"].isin(clusters)].reset_index(drop=True)
+    dealt = deal(folder, start, end, rows)
+    nodes = _nodes(folder, start, end, clusters.tolist())
+    rows["calls"] = dealt.calls
+    rows["home"] = pd.Index(nodes.names).get_indexer(pd.Index(windows.spelled(rows, "node", several)))
+    columns = {"standard_response_s": "standard", "net_mb_per_request": "net_call", "disk_io_per_request": "disk_call"}
+    functions = windows.frame_of(folder, "functions", start, end, ["function", *columns]).rename(columns=columns)
+    known = {"standard": "min", "net_call": "mean", "disk_call": "mean"}
+    rows = rows.join(functions.groupby(["cluster", "function"]).agg(known), on=["cluster", "function"])
+    rows["held"] = rows["function"].isna()
+    for name in ("cpu", "mem"):  # what cannot be moved takes what it uses, be it nothing
+        rows.loc[rows["held"], name] = rows.loc[rows["held"], name].fillna(0.0).clip(lower=LEAST)
+    sized = (rows["cpu"] > 0) & (rows["mem"] > 0)
+    rows = rows[sized & ~(rows["held"] & (rows["home"] < 0)) & ~(rows["before"] & (rows["home"] < 0))]
+    rows = rows.sort_values(["begin_s", "cluster", "entity"], kind="stable")
+    if not (~rows["held"] & ~rows["before"]).any():
+        raise DataError(
+            f"{folder} has no pod created between {start} and {end}",
+            "events of pods with their function",
+            "check the range, and that the source names the function of a pod",
+        )
+    # A function that nobody counts answers one call a pod: an assumption, and counted as one.
+    counted = rows["standard"].notna() | rows["held"]
+    requests = rows["calls"].where(counted | (rows["calls"] > 0), 1).clip(upper=np.iinfo(np.int32).max)
+    duration = rows["end_s"] - rows["begin_s"]
+    response = rows["standard"].where(rows["standard"] > 0).fillna(duration / requests.clip(lower=1))
+    io = {name: _io(rows, name, default) for name, default in (("net", NET_MB_S), ("disk", DISK_IOPS))}
+    spelled = windows.spelled(rows.assign(function=rows["function"].fillna("")), "function", several)
+    codes = np.where(rows["held"], 0, np.searchsorted(names, spelled.to_numpy(str)))
     return {
-        "arrival_s": (rows["time"] - pd.Timestamp(start)).dt.total_seconds().to_numpy(np.float64),
+        "arrival_s": rows["begin_s"].to_numpy(np.float64),
         "function": codes.astype(np.int32),
         "cpu": rows["cpu"].to_numpy(np.float64),
         "mem": rows["mem"].to_numpy(np.float64),
-        "net": rows["net"].fillna(0.0).to_numpy(np.float64),
-        "disk": rows["disk"].fillna(0.0).to_numpy(np.float64),
+        "net": io["net"].to_numpy(np.float64),
+        "disk": io["disk"].to_numpy(np.float64),
         "requests": requests.to_numpy(np.int32),
-        "duration_s": rows["duration"].to_numpy(np.float64),
+        "duration_s": duration.to_numpy(np.float64),
         "slo_s": (SLO_FACTOR * response).to_numpy(np.float64),
         "response_s": response.to_numpy(np.float64),
+        "node": rows["home"].to_numpy(np.int32),
+        "held": rows["held"].to_numpy(bool),
+        "domain": np.searchsorted(clusters, rows["cluster"].to_numpy(str)).astype(np.int32),
+        "up": windows.up(folder, start, end, clusters.tolist(), nodes.names),
         "function_names": names,
         "clusters": clusters,
+        **_tally(folder, start, end, clusters.tolist(), rows, dealt).arrays(),
     }
 
 
+def _io(rows: pd.DataFrame, name: str, default: float) -> pd.Series[float]:
+    """Network or disk use: the pod's own, else that of its function's pods, else its calls' x what a call takes."""
+    alike = rows.groupby(["cluster", "function"])[name].transform("mean")
+    by_calls = rows[f"{name}_call"] * rows["calls"] / (rows["end_s"] - rows["begin_s"])
+    used: pd.Series[float] = rows[name].fillna(alike).fillna(by_calls).fillna(default).where(~rows["held"], 0.0)
+    return used
+
+
+def _tally(
+    folder: Path, start: datetime, end: datetime, clusters: list[str], rows: pd.DataFrame, dealt: Dealt
+) -> Tally:
+    """Count where the numbers of the rows to place, and of their nodes, come from."""
+    tally, asked = Tally(), rows[~rows["held"]]
+    tally.add("size", asked["asked"].to_numpy(), np.ones(len(asked), bool))
+    for feature, name in (("network use", "net"), ("disk use", "disk")):
+        tally.add(feature, asked[name].notna().to_numpy(), _io(asked, name, np.nan).notna().to_numpy())
+    tally.add("life", asked["ended"].to_numpy(), np.ones(len(asked), bool))
+    tally.counts["calls"] = (dealt.measured, dealt.dealt, int(asked["standard"].isna().sum()) + dealt.homeless)
+    tally.add("standard response", np.zeros(len(asked), bool), (asked["standard"] > 0).to_numpy())
+    tally.add("recorded node", (asked["home"] >= 0).to_numpy())
+    columns = ["cpu_capacity_cores", "net_capacity_mb_s", "disk_capacity_iops", "price_usd_per_hour"]
+    nodes = windows.frame_of(folder, "nodes", start, end, ["node", *columns])
+    nodes = (
+        nodes[nodes["cluster"].isin(clusters)].dropna(subset=columns[:1]).groupby(["cluster", "node"])[columns].last()
+    )
+    for feature, name in zip(("node size", "node network", "node disk", "price"), columns, strict=True):
+        tally.add(feature, nodes[name].notna().to_numpy() if len(nodes) else np.zeros(1, bool))
+    return tally
+
+
 def starts(trace: Trace, scenario: Scenario) -> Rows:
-    """Every instance that has a whole episode after it."""
-    return np.arange(max(len(trace[0]) - max(scenario.horizon, 1), 0))
+    """Every instance to place that has a whole episode after it."""
+    rows = np.arange(max(len(trace[0]) - max(scenario.horizon, 1), 0))
+    # What was there before the span begins with it, at second 0.
+    there = (trace[0].arrival_s[rows] <= 0.0) & (trace[0].node[rows] >= 0)
+    chosen: Rows = rows[~there & ~trace[0].held[rows]]
+    return chosen
 
 
 def times_s(trace: Trace, rows: Rows) -> NDArray[np.float64]:
@@ -116,7 +199,7 @@ def times_s(trace: Trace, rows: Rows) -> NDArray[np.float64]:
 def scaled(trace: Trace, load: float) -> Trace:
     """Let instances arrive ``load`` times as densely; they live as long as before."""
     instances, nodes = trace
-    return dataclasses.replace(instances, arrival_s=instances.arrival_s / load), nodes
+    return dataclasses.replace(instances, arrival_s=instances.arrival_s / load, up_s=instances.up_s / load), nodes
 
 
 def measured(folder: Path, start: datetime, end: datetime, scenario: Scenario) -> dict[str, float]:
@@ -191,4 +274,4 @@ def _covered_hours(lives: pd.DataFrame) -> float:
     return float(np.sum(np.maximum(reached - np.maximum(begin, before), 0))) / 3.6e9
 
 
-DATASET = Dataset(load, starts, times_s, scaled, measured)
+DATASET = Dataset(load, starts, times_s, scaled, measured, origins)

@@ -63,11 +63,13 @@ def cold_calls(cold_start_s: Any, duration_s: Any, requests: Any) -> Any:
 
     The first call comes at once and starts the container; the others are spread evenly over the instance's life.
     """
-    return 1.0 + (requests - 1.0) / duration_s * np.minimum(cold_start_s, duration_s)
+    later = np.maximum(requests - 1.0, 0.0)
+    return np.minimum(requests, 1.0) + later / duration_s * np.minimum(cold_start_s, duration_s)
 
 
 def cold_ratio(cold_start_s: Any, duration_s: Any, requests: Any, response_s: Any) -> Any:
     """Return what a cold start adds to the relative response time, averaged over all calls of the instance."""
     seconds = np.minimum(cold_start_s, duration_s)
-    waited = cold_start_s + (requests - 1.0) / duration_s * seconds * (cold_start_s - 0.5 * seconds)
-    return waited / (requests * response_s)
+    later = np.maximum(requests - 1.0, 0.0)
+    waited = np.minimum(requests, 1.0) * cold_start_s + later / duration_s * seconds * (cold_start_s - 0.5 * seconds)
+    return waited / (np.maximum(requests, 1.0) * response_s)

@@ -17,7 +17,6 @@ from sched_env import scenarios
 from sched_env.functions.dataset import read_tasks
 from sched_env.functions.scenario import ServerlessScenario
 from sched_env.functions.state import (
-    ACTIVE,
     DISK,
     LAST_REJECTED,
     LATE_SHARE,
@@ -83,7 +82,6 @@ class ServerlessSchedulingEnv(PlacementEnv[ServerlessVectorEnv]):
         self._fixed: Observation = {
             "node_capacity": self._capacity[:, : MEM + 1].astype(np.float32),
             "node_price": nodes.price_usd_per_hour.astype(np.float32),
-            "node_active": self.many.cluster.nodes[:, ACTIVE].astype(np.int8),
         }
         self.observation_space = _observation_space(nodes, self.num_functions)
 
@@ -98,7 +96,7 @@ class ServerlessSchedulingEnv(PlacementEnv[ServerlessVectorEnv]):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin an episode on an empty cluster; ``options={"start": row}`` names its first trace row.
+        """Begin an episode with what ran at its start; ``options={"start": row}`` names its first trace row.
 
         Without a start, environment 0 of ``make_vec`` with the same seed begins at the same row.
         """
@@ -172,6 +170,7 @@ class ServerlessSchedulingEnv(PlacementEnv[ServerlessVectorEnv]):
         return {
             "node_utilization": self._utilization(),
             **{name: values.copy() for name, values in self._fixed.items()},
+            "node_active": core.active(0).astype(np.int8),
             "node_deployed": np.minimum(core.state.nodes[0, :, :2], self._capacity[:, :2]).astype(np.float32),
             "current_function_request": request[: MEM + 1],
             "current_function_io": request[NET : DISK + 1],

@@ -5,7 +5,8 @@ makes the calls slower, not the instance longer. Each time the set of instances 
 change before are settled at the slowdown that held between the two, for every instance of that node. So a crowded
 node costs its old instances too, and an event costs no more than the instances of the node it touches.
 
-The accounts of an episode are closed when its last instance has left: every policy answers for the same calls.
+The accounts of an episode are closed when its last instance has left: every policy answers for the same calls. What
+an episode finds on the nodes at its start counts, calls and bill, up to its last arrival.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import Any
 
 from sched_env.functions import contention, features
 from sched_env.functions.state import (
-    ACTIVE,
     ARRIVAL,
     BILLED_UNTIL,
     CALLS,
+    CHECKPOINT_ROWS,
     COLD,
     COLD_STARTS,
     COST,
@@ -29,12 +30,16 @@ from sched_env.functions.state import (
     DISK_INVERSE,
     DISK_RATE,
     DISK_SHARE,
+    DOMAIN,
     DURATION,
+    FOUND,
     FREE,
     FUNCTION,
     HEAD,
+    HELD,
     HISTOGRAM_BINS,
     HISTOGRAM_WIDTH,
+    HOME,
     IDLE,
     IDLE_UNTIL,
     INSTANCES,
@@ -53,6 +58,7 @@ from sched_env.functions.state import (
     NET_SHARE,
     NEXT,
     NODE,
+    OWN_DOMAIN,
     PLACED,
     PREVIOUS,
     PRICE,
@@ -70,6 +76,7 @@ from sched_env.functions.state import (
     SETTLED,
     SLO_COST,
     SLO_RATIO,
+    START,
     TASK,
     Cluster,
     Rules,
@@ -86,6 +93,7 @@ cold_calls = inline(contention.cold_calls)
 utilization_after = inline(features.utilization_after)
 cost_change = inline(features.cost_change)
 fits = inline(features.fits)
+FIT_TOLERANCE = features.FIT_TOLERANCE
 
 GIVE_UP = -2
 """The action, where actions are not checked, that turns the present instance away; no reward is given."""
@@ -181,8 +189,13 @@ def leave(cluster: Cluster, rules: Rules, state: State, b: int) -> None:
         state.books[b, n, RATE] = state.books[b, n, CPU_RATE] = state.books[b, n, NET_RATE] = state.books[
             b, n, DISK_RATE
         ] = 0.0
+    if row < state.cursor[b, START]:
+        state.cursor[b, FOUND] -= 1
+        state.totals[b, CALLS] += state.rates[b, slot] * (now - cluster.tasks[state.cursor[b, START], ARRIVAL])
     f = int(cluster.tasks[row, FUNCTION])
     state.functions[b, f, RUNNING_REQUESTS] -= cluster.tasks[row, REQUESTS]
+    if cluster.homes[row, HELD]:
+        return
     state.warm[b, f, n, IDLE] = (state.warm[b, f, n, IDLE] if state.warm[b, f, n, IDLE_UNTIL] > now else 0.0) + 1.0
     state.warm[b, f, n, IDLE_UNTIL] = now + rules.keep_alive_s
 
@@ -245,7 +258,8 @@ def late_calls(cluster: Cluster, rules: Rules, row: int, contended: float) -> An
     if rules.cold_start_s <= slack:
         return 0.0
     seconds = min(rules.cold_start_s - slack, rules.cold_start_s, cluster.tasks[row, DURATION])
-    return 1.0 + (cluster.tasks[row, REQUESTS] - 1.0) / cluster.tasks[row, DURATION] * seconds
+    requests = cluster.tasks[row, REQUESTS]
+    return min(requests, 1.0) + max(requests - 1.0, 0.0) / cluster.tasks[row, DURATION] * seconds
 
 
 @inline
@@ -256,7 +270,7 @@ def judge(
     late = 0.0 if warm else late_calls(cluster, rules, row, contended)
     if contended > cluster.tasks[row, SLO_RATIO]:
         late = cluster.tasks[row, REQUESTS]
-    share = late / cluster.tasks[row, REQUESTS]
+    share = late / max(cluster.tasks[row, REQUESTS], 1.0)
     if rules.reward == LATENCY_COST:
         first = normalised(r1, rules.r1_low, rules.r1_high)
     elif rules.reward == SLO_COST:
@@ -264,6 +278,44 @@ def judge(
     else:
         return share, 0.0  # the user's function is called in Python, outside
     return share, -(rules.beta * first + (1.0 - rules.beta) * normalised(r2, rules.r2_low, rules.r2_high))
+
+
+@inline
+def join(cluster: Cluster, state: State, b: int, row: int, n: int, rate: float) -> None:
+    """Enter an instance that answers so many calls a second in a node's books, up to its departure."""
+    slot = state.cursor[b, FREE]
+    state.cursor[b, FREE] = state.links[b, slot, NEXT]
+    head = int(state.books[b, n, HEAD])
+    (
+        state.links[b, slot, NEXT],
+        state.links[b, slot, PREVIOUS],
+        state.links[b, slot, TASK],
+        state.links[b, slot, NODE],
+    ) = head, -1, row, n
+    if head >= 0:
+        state.links[b, head, PREVIOUS] = slot
+    state.books[b, n, HEAD] = slot
+    state.rates[b, slot] = rate
+    state.books[b, n, RATE] += rate
+    state.books[b, n, CPU_RATE] += rate * cluster.tasks[row, CPU_SHARE]
+    state.books[b, n, NET_RATE] += rate * cluster.tasks[row, NET_SHARE]
+    state.books[b, n, DISK_RATE] += rate * cluster.tasks[row, DISK_SHARE]
+    for resource in range(4):
+        state.nodes[b, n, resource] += cluster.tasks[row, resource]
+    state.nodes[b, n, INSTANCES] += 1.0
+    push(state.leaving[b], state.cursor[b, LEAVING], cluster.tasks[row, ARRIVAL] + cluster.tasks[row, DURATION], slot)
+    state.cursor[b, LEAVING] += 1
+    state.functions[b, int(cluster.tasks[row, FUNCTION]), RUNNING_REQUESTS] += cluster.tasks[row, REQUESTS]
+
+
+@inline
+def bill(cluster: Cluster, state: State, b: int, n: int, now: float, until: float, most: float) -> None:
+    """Bill a node for being needed until then; what lies after ``most`` is not this episode's to pay."""
+    billed = max(state.nodes[b, n, BILLED_UNTIL], now)
+    if until > billed:
+        paid = max(min(until, most) - billed, 0.0)
+        state.totals[b, COST] += cluster.nodes[n, PRICE] * (paid * (1.0 / SECONDS_PER_HOUR))
+        state.nodes[b, n, BILLED_UNTIL] = until
 
 
 @inline
@@ -280,48 +332,29 @@ def place(cluster: Cluster, rules: Rules, state: State, b: int, n: int) -> float
     r1, contended, r2, warm = outcome(cluster, rules, state, b, n)
     share, reward = judge(cluster, rules, row, r1, r2, contended, warm)
 
-    slot = state.cursor[b, FREE]
-    state.cursor[b, FREE] = state.links[b, slot, NEXT]
-    head = int(state.books[b, n, HEAD])
-    (
-        state.links[b, slot, NEXT],
-        state.links[b, slot, PREVIOUS],
-        state.links[b, slot, TASK],
-        state.links[b, slot, NODE],
-    ) = head, -1, row, n
-    if head >= 0:
-        state.links[b, head, PREVIOUS] = slot
-    state.books[b, n, HEAD] = slot
     waiting = 0.0
     if warm:
         state.warm[b, f, n, IDLE] -= 1.0
     else:
-        waiting = cold_calls(rules.cold_start_s, duration, requests)
-        account(state, b, waiting, contended + cluster.tasks[row, COLD] * requests / waiting)
-        state.totals[b, LATE] += min(late_calls(cluster, rules, row, contended), waiting)
         state.totals[b, COLD_STARTS] += 1.0
-    rate = (requests - waiting) / duration
-    state.rates[b, slot] = rate
-    state.books[b, n, RATE] += rate
-    state.books[b, n, CPU_RATE] += rate * cluster.tasks[row, CPU_SHARE]
-    state.books[b, n, NET_RATE] += rate * cluster.tasks[row, NET_SHARE]
-    state.books[b, n, DISK_RATE] += rate * cluster.tasks[row, DISK_SHARE]
-    for resource in range(4):
-        state.nodes[b, n, resource] += cluster.tasks[row, resource]
-    state.nodes[b, n, INSTANCES] += 1.0
+        if requests > 0.0:
+            waiting = cold_calls(rules.cold_start_s, duration, requests)
+            account(state, b, waiting, contended + cluster.tasks[row, COLD] * requests / waiting)
+            state.totals[b, LATE] += min(late_calls(cluster, rules, row, contended), waiting)
+    join(cluster, state, b, row, n, (requests - waiting) / duration)
     until = now + duration + rules.cooldown_s
-    billed = max(state.nodes[b, n, BILLED_UNTIL], now)
-    if until > billed:
-        state.totals[b, COST] += cluster.nodes[n, PRICE] * ((until - billed) * (1.0 / SECONDS_PER_HOUR))
-        state.nodes[b, n, BILLED_UNTIL] = until
-    push(state.leaving[b], state.cursor[b, LEAVING], now + duration, slot)
-    state.cursor[b, LEAVING] += 1
-    state.functions[b, f, RUNNING_REQUESTS] += requests
+    bill(cluster, state, b, n, now, until, until)
     state.functions[b, f, RART] = r1
     state.totals[b, PLACED] += 1.0
     state.totals[b, CALLS] += requests
     state.last[b, R1], state.last[b, R2], state.last[b, LATE_SHARE] = r1, r2, share
     return reward
+
+
+@inline
+def window_of(cluster: Cluster, now: float) -> int:
+    """Return the row of ``Cluster.up`` that holds at a time."""
+    return min(max(int(now * cluster.up_rate), 0), cluster.up.shape[0] - 1)
 
 
 @inline
@@ -344,10 +377,12 @@ def observe(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) 
 
     fixed, nodes, warms = cluster.nodes, state.nodes[b], state.warm[b, f]
     candidates, mask = out.candidates[b], out.mask[b]
+    up, domain = cluster.up[window_of(cluster, now)], cluster.homes[state.cursor[b, ROW], OWN_DOMAIN]
     count = 0
     for n in range(mask.size):
         node_cpu, node_mem = nodes[n, CPU], nodes[n, MEM]
-        fit = fits(fixed[n, ACTIVE], fixed[n, CPU], fixed[n, MEM], node_cpu, node_mem, cpu, mem)
+        active = 1.0 if up[n] and fixed[n, DOMAIN] == domain else 0.0
+        fit = fits(active, fixed[n, CPU], fixed[n, MEM], node_cpu, node_mem, cpu, mem)
         mask[n] = fit
         count += fit
         warm = warms[n, IDLE] if warms[n, IDLE_UNTIL] > now else 0.0
@@ -395,6 +430,15 @@ def reject(cluster: Cluster, state: State, b: int) -> None:
 
 
 @inline
+def arrive_by_itself(cluster: Cluster, rules: Rules, state: State, b: int, row: int, now: float) -> None:
+    """Let an instance go to its recorded node, whether it fits or not: what cannot be moved is held fixed."""
+    n = cluster.homes[row, HOME]
+    settle(cluster, rules, state, b, n, now)
+    join(cluster, state, b, row, n, cluster.tasks[row, REQUESTS] / cluster.tasks[row, DURATION])
+    state.totals[b, CALLS] += cluster.tasks[row, REQUESTS]
+
+
+@inline
 def next_arrival(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) -> int:
     """Go to the next arrival that fits somewhere, rejecting those that do not; return how the episode stands."""
     tasks, start = cluster.tasks, out.start[b]
@@ -407,6 +451,11 @@ def next_arrival(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: 
         now = tasks[row, ARRIVAL]
         while state.cursor[b, LEAVING] > 0 and state.leaving[b, 0, TIME] <= now:
             leave(cluster, rules, state, b)
+        if not exhausted and cluster.homes[row, HELD]:
+            if cluster.homes[row, HOME] >= 0:
+                arrive_by_itself(cluster, rules, state, b, row, now)
+            state.cursor[b, ROW] = row + 1
+            continue
         count = observe(cluster, rules, state, out, b)
         if exhausted:
             return END_OF_TRACE
@@ -428,8 +477,75 @@ def start_range(arguments: Any) -> tuple[int, int]:
 
 
 @inline
+def episode_end(cluster: Cluster, rules: Rules, start: int) -> float:
+    """Return when the last instance of an episode arrives."""
+    tasks = cluster.tasks
+    last = tasks.shape[0] - 1
+    if rules.horizon > 0:
+        last = min(start + rules.horizon, last)
+    end = tasks[last, ARRIVAL]
+    return min(end, tasks[start, ARRIVAL] + rules.episode_s) if rules.episode_s > 0.0 else end
+
+
+@inline
+def find(cluster: Cluster, rules: Rules, state: State, b: int, row: int, now: float, last: float) -> None:
+    """Put an instance that came before the episode where it was recorded, if it is still there.
+
+    Where arrivals are denser than recorded its node may be full: then the emptiest of its domain takes it, or none.
+    """
+    tasks, homes, n = cluster.tasks, cluster.homes, int(cluster.homes[row, HOME])
+    end = tasks[row, ARRIVAL] + tasks[row, DURATION]
+    if end <= now:
+        return
+    if not homes[row, HELD]:
+        most = tasks[row, CPU] - FIT_TOLERANCE if not has_room(cluster, state, b, n, row) else -1.0
+        if most >= 0.0:
+            n = -1
+            for other in range(cluster.nodes.shape[0]):
+                free = cluster.nodes[other, CPU] - state.nodes[b, other, CPU]
+                same = cluster.nodes[other, DOMAIN] == homes[row, OWN_DOMAIN]
+                if same and free > most and has_room(cluster, state, b, other, row):
+                    n, most = other, free
+            if n < 0:
+                return
+        bill(cluster, state, b, n, now, end + rules.cooldown_s, last)
+    state.cursor[b, FOUND] += 1
+    join(cluster, state, b, row, n, tasks[row, REQUESTS] / tasks[row, DURATION])
+
+
+@inline
+def has_room(cluster: Cluster, state: State, b: int, n: int, row: int) -> bool:
+    """Say whether a node has the cpu and memory left that an instance requests."""
+    nodes, tasks = cluster.nodes, cluster.tasks
+    return bool(
+        state.nodes[b, n, CPU] + tasks[row, CPU] <= nodes[n, CPU] + FIT_TOLERANCE
+        and state.nodes[b, n, MEM] + tasks[row, MEM] <= nodes[n, MEM] + FIT_TOLERANCE
+    )
+
+
+@inline
+def let_go(cluster: Cluster, rules: Rules, state: State, b: int) -> None:
+    """Close the accounts of what the episode found: from its last arrival on, the calls are not its own."""
+    now, began = cluster.tasks[state.cursor[b, ROW], ARRIVAL], cluster.tasks[state.cursor[b, START], ARRIVAL]
+    for n in range(cluster.nodes.shape[0]):
+        settle(cluster, rules, state, b, n, now)
+        slot = int(state.books[b, n, HEAD])
+        while slot >= 0:
+            row = state.links[b, slot, TASK]
+            if row < state.cursor[b, START]:
+                rate = state.rates[b, slot]
+                state.totals[b, CALLS] += rate * (now - began)
+                state.books[b, n, RATE] -= rate
+                state.books[b, n, CPU_RATE] -= rate * cluster.tasks[row, CPU_SHARE]
+                state.books[b, n, NET_RATE] -= rate * cluster.tasks[row, NET_SHARE]
+                state.books[b, n, DISK_RATE] -= rate * cluster.tasks[row, DISK_SHARE]
+                state.rates[b, slot] = 0.0
+            slot = state.links[b, slot, NEXT]
+
+
+@inline
 def begin(arguments: Any, out: Buffers, b: int, start: int, fresh: bool) -> bool:
-    """Begin an episode on an empty cluster; return whether anything of it ever fits."""
+    """Begin an episode with what ran when its first row arrived; return whether anything of it ever fits."""
     cluster, rules, state = arguments
     now, rejected = cluster.tasks[start, ARRIVAL], state.last[b, LAST_REJECTED]
     state.cursor[b, ROW], state.cursor[b, FREE], state.cursor[b, LEAVING] = start, 0, 0
@@ -447,6 +563,14 @@ def begin(arguments: Any, out: Buffers, b: int, start: int, fresh: bool) -> bool
     state.histogram[b] = 0.0
     if fresh:
         state.last[b] = 0.0
+    state.cursor[b, START], state.cursor[b, FOUND] = start, 0
+    last = episode_end(cluster, rules, start)
+    first = start // CHECKPOINT_ROWS
+    for entry in range(cluster.alive_from[first], cluster.alive_from[first + 1]):
+        find(cluster, rules, state, b, cluster.alive[entry], now, last)
+    for row in range(first * CHECKPOINT_ROWS, start):
+        if cluster.homes[row, HOME] >= 0:
+            find(cluster, rules, state, b, row, now, last)
     ended = next_arrival(cluster, rules, state, out, b)
     if not fresh:  # still to be reported: how the step went that ended the episode before
         state.last[b, LAST_REJECTED] = rejected
@@ -469,6 +593,8 @@ def percentile(histogram: Floats, share: float) -> float:
 def close(arguments: Any, out: Buffers, b: int) -> None:
     """Let every instance finish and write the episode's metrics."""
     cluster, rules, state = arguments
+    if state.cursor[b, FOUND] > 0:
+        let_go(cluster, rules, state, b)
     while state.cursor[b, LEAVING] > 0:
         leave(cluster, rules, state, b)
     totals, metrics, answered = state.totals[b], out.metrics[b], state.histogram[b].sum()

@@ -11,11 +11,14 @@ from sched_env.functions.contention import cold_ratio, time_shares
 from sched_env.functions.scenario import ServerlessScenario
 from sched_env.functions.tables import FunctionTrace
 from sched_env.tables import Floats, NodeTable
+from wire.errors import TraceError
 
 CPU, MEM, NET, DISK = range(4)
 """First columns of ``Cluster.nodes`` (capacities), ``Cluster.tasks`` (demands) and ``State.nodes`` (in use)."""
-CPU_INVERSE, MEM_INVERSE, NET_INVERSE, DISK_INVERSE, PRICE, ACTIVE = range(4, 10)
-"""Further columns of ``Cluster.nodes``; inverses are 1 / capacity."""
+CPU_INVERSE, MEM_INVERSE, NET_INVERSE, DISK_INVERSE, PRICE, DOMAIN = range(4, 10)
+"""Further columns of ``Cluster.nodes``; inverses are 1 / capacity, a domain is a cluster of its own."""
+HOME, OWN_DOMAIN, HELD = range(3)
+"""Columns of ``Cluster.homes``: recorded node, domain, and whether the instance goes there by itself."""
 ARRIVAL, REQUESTS, DURATION, RESPONSE, SLO_RATIO, CPU_SHARE, NET_SHARE, DISK_SHARE, COLD, FUNCTION = range(4, 14)
 """Further columns of ``Cluster.tasks``."""
 INSTANCES, BILLED_UNTIL = range(4, 6)
@@ -25,8 +28,12 @@ SETTLED, HEAD, RATE, CPU_RATE, NET_RATE, DISK_RATE = range(6)
 none; calls a second of all its instances, and the same weighted with the time share of each resource."""
 NEXT, PREVIOUS, TASK, NODE = range(4)
 """Columns of ``State.links``; NEXT of a free slot is the next free one."""
-ROW, FREE, LEAVING = range(3)
-"""Columns of ``State.cursor``: trace row of the instance to be placed, first free slot, size of the departure heap."""
+ROW, FREE, LEAVING, START, FOUND = range(5)
+"""Columns of ``State.cursor``: trace row of the instance to be placed, first free slot, size of the departure heap,
+first row of the episode, and instances it found on the nodes that are still there."""
+CHECKPOINT_ROWS = 256
+"""So many rows lie between two lists of the instances that are alive: what an episode starts with is found by reading
+the list before its first row and the rows since."""
 IDLE, IDLE_UNTIL = range(2)
 """Columns of ``State.warm``: idle containers, valid until a time at which they all go."""
 RUNNING_REQUESTS, RART = range(2)
@@ -51,6 +58,16 @@ class Cluster(NamedTuple):
     """[N, 10]"""
     tasks: Floats
     """[rows, 16]: the trace, and what can be worked out from it before any decision. One row is two cache lines."""
+    homes: NDArray[np.int32]
+    """[rows, 3]"""
+    alive: NDArray[np.int32]
+    """Rows that are alive when row 0, ``CHECKPOINT_ROWS``, 2 x … arrives, of those whose node is recorded."""
+    alive_from: NDArray[np.int64]
+    """Where each list begins in ``alive``; one entry more than lists."""
+    up: NDArray[np.bool_]
+    """[windows, N]"""
+    up_rate: float
+    """Windows a second."""
 
 
 class Rules(NamedTuple):
@@ -84,7 +101,7 @@ class State(NamedTuple):
     """
 
     cursor: NDArray[np.int64]
-    """[B, 3]"""
+    """[B, 5]"""
     nodes: Floats
     """[B, N, 6]: what observations need."""
     books: Floats
@@ -116,12 +133,26 @@ def most_alive(trace: FunctionTrace) -> int:
     return int(np.cumsum(change[order]).max(initial=1))
 
 
+def checkpoints(trace: FunctionTrace) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """List what is alive, on a recorded node, when every ``CHECKPOINT_ROWS``-th row arrives."""
+    known = np.flatnonzero(trace.node >= 0)
+    times = trace.arrival_s[::CHECKPOINT_ROWS]
+    # A life is in the lists of the rows that arrive after it did and before it ends.
+    first = known // CHECKPOINT_ROWS + 1
+    last = np.maximum(np.searchsorted(times, trace.arrival_s[known] + trace.duration_s[known]), first)
+    count = last - first
+    lists = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
+    order = np.argsort(lists, kind="stable")
+    sizes = np.bincount(lists, minlength=times.size)
+    return np.repeat(known, count)[order].astype(np.int32), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
 def cluster_of(trace: FunctionTrace, table: NodeTable, cold_start_s: float) -> Cluster:
     """Prepare a trace and a node table for the kernels."""
     nodes = np.empty((len(table), 10))
     for column, capacity in enumerate((table.cpu, table.mem, table.net, table.disk)):
         nodes[:, column], nodes[:, CPU_INVERSE + column] = capacity, 1.0 / capacity
-    nodes[:, PRICE], nodes[:, ACTIVE] = table.price_usd_per_hour, 1.0
+    nodes[:, PRICE], nodes[:, DOMAIN] = table.price_usd_per_hour, table.domain
     tasks = np.zeros((len(trace), 16))
     requests = trace.requests.astype(np.float64)
     values = {
@@ -140,7 +171,14 @@ def cluster_of(trace: FunctionTrace, table: NodeTable, cold_start_s: float) -> C
     for column, value in values.items():
         tasks[:, column] = value
     tasks[:, CPU_SHARE], tasks[:, NET_SHARE], tasks[:, DISK_SHARE] = time_shares(trace.cpu, trace.net, trace.disk)
-    return Cluster(nodes, tasks)
+    if trace.node.max(initial=-1) >= len(table):
+        raise TraceError(f"FunctionTrace.node reaches {trace.node.max()}", f"indices of {len(table)} nodes")
+    up = trace.up if trace.up.size else np.ones((1, len(table)), np.bool_)
+    if up.ndim != 2 or up.shape[1] != len(table):
+        raise TraceError(f"FunctionTrace.up has shape {up.shape}", f"(windows, {len(table)}), a column a node")
+    homes = np.stack([trace.node, trace.domain, trace.held], axis=1).astype(np.int32)
+    alive, alive_from = checkpoints(trace)
+    return Cluster(nodes, tasks, homes, alive, alive_from, np.ascontiguousarray(up), 1.0 / trace.up_s)
 
 
 def rules_of(scenario: ServerlessScenario, trace: FunctionTrace, table: NodeTable) -> Rules:
@@ -173,7 +211,7 @@ def rules_of(scenario: ServerlessScenario, trace: FunctionTrace, table: NodeTabl
 def empty_state(B: int, N: int, K: int, M: int) -> State:
     """Allocate the state; the reset kernel fills it."""
     return State(
-        cursor=np.zeros((B, 3), np.int64),
+        cursor=np.zeros((B, 5), np.int64),
         nodes=np.zeros((B, N, 6)),
         books=np.zeros((B, N, 6)),
         rates=np.zeros((B, M)),

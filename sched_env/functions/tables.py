@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from sched_env.tables import Floats, column, demand, finite_at_least, no_floats
 from wire.errors import TraceError
 
+NOWHERE = -1
+"""The recorded node of an instance of which nobody says where it ran."""
 SLO_FACTOR = 2.0
 """A function's default response-time SLO is this multiple of its uncontended response time."""
 
@@ -20,7 +22,8 @@ class FunctionTrace:
     """Function instances to place, in order of arrival.
 
     An instance lives ``[arrival_s, arrival_s + duration_s)`` and answers ``requests`` calls, evenly spread over that
-    time; an uncontended call takes ``response_s``.
+    time; an uncontended call takes ``response_s``. Where a trace tells on which ``node`` an instance ran, an episode
+    starts with those that ran at that moment, each on its node.
     """
 
     arrival_s: Floats
@@ -36,7 +39,7 @@ class FunctionTrace:
     disk: Floats
     """Disk use while running, IOPS."""
     requests: NDArray[np.int32]
-    """Calls the instance answers in its life; at least 1."""
+    """Calls the instance answers in its life."""
     duration_s: Floats
     """Life of the instance in seconds."""
     slo_s: Floats = field(default_factory=no_floats)
@@ -46,6 +49,15 @@ class FunctionTrace:
     response_s: Floats = field(default_factory=no_floats)
     """Uncontended response time of one call; left out: ``slo_s`` / 2, or, without an SLO too, calls one after
     another, ``duration_s`` / ``requests``."""
+    node: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    """Index of the node it was recorded on, or ``NOWHERE``; left out: nobody says."""
+    held: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    """Not ours to place (a daemon, a database): it goes to ``node`` by itself and is not billed; left out: none."""
+    domain: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    """Cluster it belongs to: only nodes of that domain can take it; left out: 0."""
+    up: NDArray[np.bool_] = field(default_factory=lambda: np.empty((0, 0), np.bool_))
+    """[windows, nodes]: which nodes were up in each stretch of ``up_s`` from second 0; left out: all, always."""
+    up_s: float = 300.0
 
     def __post_init__(self) -> None:
         """Coerce the columns, fill in what was left out, and refuse what the kernels cannot replay."""
@@ -56,6 +68,12 @@ class FunctionTrace:
         }
         for name in ("function", "requests"):
             filled[name] = column("FunctionTrace", name, getattr(self, name), np.int32, rows)
+        absent: dict[str, tuple[type, Any]] = {
+            "node": (np.int32, NOWHERE), "held": (np.bool_, False), "domain": (np.int32, 0)
+        }  # fmt: skip
+        for name, (dtype, default) in absent.items():
+            given = np.asarray(getattr(self, name))
+            filled[name] = column("FunctionTrace", name, given if given.size else np.full(rows, default), dtype, rows)
         slo, response = np.asarray(self.slo_s), np.asarray(self.response_s)
         if response.size == 0 and rows:
             response = slo / SLO_FACTOR if slo.size else filled["duration_s"] / np.maximum(filled["requests"], 1)
@@ -67,7 +85,10 @@ class FunctionTrace:
             demand("FunctionTrace", name, filled[name], finite_at_least(0, strictly=True), "a positive number")
         for name in ("net", "disk"):
             demand("FunctionTrace", name, filled[name], finite_at_least(0), "a number, at least 0")
-        demand("FunctionTrace", "requests", filled["requests"], lambda v: v >= 1, "at least 1")
+        demand("FunctionTrace", "requests", filled["requests"], lambda v: v >= 0, "at least 0")
+        demand("FunctionTrace", "node", filled["node"], lambda v: v >= NOWHERE, "an index, or -1")
+        if not self.up_s > 0.0:
+            raise TraceError(f"FunctionTrace.up_s is {self.up_s}", "seconds above 0")
         demand("FunctionTrace", "arrival_s", filled["arrival_s"], np.isfinite, "a finite time")
         if rows and np.any(np.diff(filled["arrival_s"]) < 0):
             row = int(np.flatnonzero(np.diff(filled["arrival_s"]) < 0)[0]) + 1
@@ -86,5 +107,6 @@ class FunctionTrace:
 
     def rows(self, start: int, stop: int) -> FunctionTrace:
         """Return rows ``start:stop`` as a trace of their own; names and indices are kept."""
-        cut = {name: getattr(self, name)[start:stop] for name in self.__dataclass_fields__ if name != "function_names"}
-        return FunctionTrace(**cut, function_names=self.function_names)
+        whole = {name: getattr(self, name) for name in ("function_names", "up", "up_s")}
+        cut = {name: getattr(self, name)[start:stop] for name in self.__dataclass_fields__ if name not in whole}
+        return FunctionTrace(**cut, **whole)

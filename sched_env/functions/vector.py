@@ -11,11 +11,11 @@ from sched_env.functions import kernels
 from sched_env.functions.rewards import Reward, RewardInputs, resolve
 from sched_env.functions.scenario import ServerlessScenario
 from sched_env.functions.state import (
-    ACTIVE,
     ARRIVAL,
     BILLED_UNTIL,
     CPU,
     DISK,
+    DOMAIN,
     DURATION,
     FUNCTION,
     IDLE,
@@ -23,6 +23,7 @@ from sched_env.functions.state import (
     INSTANCES,
     MEM,
     NET,
+    OWN_DOMAIN,
     PLACED,
     RART,
     REQUESTS,
@@ -112,7 +113,7 @@ class ServerlessVectorEnv(PlacementVectorEnv):
         super()._reset(starts)
         stuck = np.flatnonzero(self.buffers.feasible == 0)
         if stuck.size:
-            raise ConfigError(f"from start {starts[stuck[0]]} on, no instance of the episode fits an empty node")
+            raise ConfigError(f"from start {starts[stuck[0]]} on, no instance of the episode fits a node as it is")
 
     def advance(self, actions: NDArray[np.int64], at_end: int) -> int:
         """Step all environments, by the user's reward where there is one."""
@@ -152,6 +153,13 @@ class ServerlessVectorEnv(PlacementVectorEnv):
         going_on = active & ~over if at_end == RESTART else active
         state.totals[going_on, RETURN] = before[going_on] + out.reward[going_on]
 
+    def active(self, b: int) -> NDArray[np.bool_]:
+        """Return which nodes are up and of the present instance's domain."""
+        row = int(self.state.cursor[b, ROW])
+        window = min(max(int(self.cluster.tasks[row, ARRIVAL] * self.cluster.up_rate), 0), len(self.cluster.up) - 1)
+        same: NDArray[np.bool_] = self.cluster.nodes[:, DOMAIN] == self.cluster.homes[row, OWN_DOMAIN]
+        return same & self.cluster.up[window]
+
     def raw(self, b: int) -> tuple[dict[str, NDArray[Any]], dict[str, float]]:
         """Return the raw state and request fields of an environment's present decision, copied."""
         node, table = self.state.nodes[b], self.table
@@ -169,7 +177,7 @@ class ServerlessVectorEnv(PlacementVectorEnv):
             "net_used": node[:, NET].copy(),
             "disk_used": node[:, DISK].copy(),
             "price": table.price_usd_per_hour,
-            "active": self.cluster.nodes[:, ACTIVE].copy(),
+            "active": self.active(b).astype(np.float64),
             "instances": node[:, INSTANCES].copy(),
             "billed_left_s": np.maximum(node[:, BILLED_UNTIL] - now, 0.0),
             "warm": np.where(warm[:, IDLE_UNTIL] > now, warm[:, IDLE], 0.0),

@@ -21,14 +21,15 @@ def test_each_created_pod_is_one_request_in_order_of_arrival(folder, at):
     assert trace.cpu.tolist() == [1.0, 1.0, 0.5]
     assert trace.mem.tolist() == [2.0, 2.0, 1.5]
     assert trace.net.tolist() == [10.0, 20.0, 15.0]
-    assert trace.requests.tolist() == [6, 5, 6]
+    # What windows say of pods, and what is left of the counts of f and g in the first window: 5 each.
+    assert trace.requests.tolist() == [6 + 3, 5 + 4, 6]
     assert trace.slo_s.tolist() == [1.0, 4.0, 1.0]
 
 
 def test_nothing_after_the_end_is_seen(folder, at):
     trace, _ = functions.load(folder, START, at(600))
     assert (trace.arrival_s + trace.duration_s).max() <= 600
-    assert trace.requests.tolist() == [4, 2, 3]
+    assert trace.requests.tolist() == [4 + 3, 2 + 4, 3]
 
 
 def test_functions_have_one_number_in_every_split(folder, at):
@@ -97,3 +98,74 @@ def test_starts_have_a_whole_episode_after_them_and_keep_their_recorded_time(fol
     busy = functions.scaled(trace, 2.0)
     assert busy[0].arrival_s.tolist() == [15.0, 30.0, 200.0]
     assert functions.times_s(trace, rows).tolist() == [30.0]
+
+
+def test_pods_from_before_are_the_first_rows_on_their_nodes(folder, at, write, event):
+    size = {"cpu_cores": 1.0, "mem_gib": 2.0}
+    rows = [
+        event("old", 30.0, "create", "f", node="n1", **size),
+        event("gone", 40.0, "create", "f", node="n1", **size),
+        event("gone", 290.0, "delete", "f"),
+        event("new", 400.0, "create", "g", node="n2", **size),
+        event("daemon", 20.0, "create", None, node="n2", cpu_cores=0.5, mem_gib=0.5),
+    ]
+    write(folder, "events", rows)
+    write(folder, "pods", [{"window_start": at(300), "cluster": "c", "pod": "old", "node": "n1"}])
+    capacity = {"cpu_capacity_cores": 8.0, "mem_capacity_gib": 32.0}
+    hosts = [{"window_start": at(300), "cluster": "c", "node": node, **capacity} for node in ("n1", "n2")]
+    write(folder, "nodes", hosts)
+    trace, nodes = functions.load(folder, at(300), at(1500))
+    assert trace.arrival_s.tolist() == [0.0, 0.0, 100.0]
+    assert trace.held.tolist() == [True, False, False]
+    assert [nodes.names[node] for node in trace.node] == ["n2", "n1", "n2"]
+    assert trace.cpu.tolist() == [0.5, 1.0, 1.0]
+    from sched_env import scenarios
+
+    assert functions.starts((trace, nodes), scenarios.load("functions/serverless", {"horizon": 1})).tolist() == []
+
+
+def test_a_name_that_lives_twice_is_two_lives(folder, at, write, event):
+    size = {"cpu_cores": 1.0, "mem_gib": 2.0}
+    rows = [event("db-0", second, action, "f", **size) for second, action in
+            ((10.0, "create"), (400.0, "delete"), (420.0, "create"), (900.0, "delete"))]  # fmt: skip
+    write(folder, "events", rows)
+    write(folder, "pods", [{"window_start": START, "cluster": "c", "pod": "db-0", "node": "n1"}])
+    trace, _ = functions.load(folder, START, at(1500))
+    assert trace.arrival_s.tolist() == [10.0, 420.0]
+    assert trace.duration_s.tolist() == [390.0, 480.0]
+
+
+def test_nodes_are_down_when_they_say_so_or_are_silent_while_others_report(folder, at, write):
+    rows = [{"window_start": at(300 * n), "cluster": "c", "node": node, "active": active}
+            for n in range(12) for node, active in (("n1", n != 2), ("n2", True))
+            if not (node == "n2" and 4 <= n < 10) and n != 11]  # fmt: skip
+    write(folder, "nodes", rows)
+    up = windows.up(folder, START, at(3600), ["c"], ["n1", "n2"])
+    assert up[:, 0].tolist() == [True, True, False] + [True] * 9
+    # Three windows of silence are a gap, and so are three before it is back; a cluster that is silent is as it was.
+    assert up[:, 1].tolist() == [True] * 12
+    longer = [row for row in rows if row["node"] != "n2" or row["window_start"] < at(600)]
+    write(folder, "nodes", longer)
+    assert windows.up(folder, START, at(3600), ["c"], ["n1", "n2"])[:, 1].tolist() == [True] * 5 + [False] * 7
+
+
+def test_clusters_are_separate_domains(folder, at, write, event):
+    size = {"cpu_cores": 1.0, "mem_gib": 2.0}
+    write(
+        folder, "events", [event("a", 30.0, "create", **size), {**event("b", 40.0, "create", **size), "cluster": "d"}]
+    )
+    seen = windows.read(folder, "nodes", START, at(1500)).to_pylist()
+    write(folder, "nodes", [*seen, {**seen[0], "cluster": "d"}])
+    trace, nodes = functions.load(folder, START, at(1500))
+    assert trace.domain.tolist() == [0, 1]
+    assert dict(zip(nodes.names, nodes.domain.tolist(), strict=True)) == {"c/n1": 0, "c/n2": 0, "d/n2": 1}
+
+
+def test_origins_say_what_was_measured_estimated_and_assumed(folder, at):
+    found = {origin.feature: origin for origin in functions.origins(folder, START, at(1500))}
+    assert (found["price"].measured, found["price"].assumed) == (1, 1)
+    assert found["calls"].measured == 6 + 5 + 6
+    assert found["calls"].estimated == 3 + 4
+    assert found["standard response"].estimated == 3
+    assert found["recorded node"].assumed_share == 1.0
+    assert "request log" in found["calls"].needs

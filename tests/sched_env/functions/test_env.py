@@ -175,7 +175,7 @@ class TestDatasets:
             ([{**TASK, "gpu": 1}], "unknown field gpu"),
             ([{**TASK, "function": 5}], "function 5 of 5"),
             ([{**TASK, "cpu_request": -1.0}], "cpu row 0: -1.0"),
-            ([{**TASK, "requests": 0}], "requests row 0"),
+            ([{**TASK, "requests": -1}], "requests row 0"),
             ([{**TASK, "arrival_s": 5.0}, {**TASK, "arrival_s": 1.0}], "falls at row 1"),
         ],
     )
