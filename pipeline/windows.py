@@ -237,7 +237,7 @@ def up(
     nodes["window"] = ((nodes["window_start"] - pd.Timestamp(start)).dt.total_seconds() // WINDOW_SECONDS).astype(int)
     told = nodes.pivot_table(index="window", columns="name", values="active", aggfunc="min").astype(float)
     told = told.reindex(index=np.arange(count), columns=list(names))
-    cluster = nodes.drop_duplicates("name").set_index("name")["cluster"].reindex(names)
+    cluster = nodes.drop_duplicates("name").set_index("name")["cluster"].reindex(list(names))
     silent = told.isna().T.groupby(cluster.to_numpy()).all().T[cluster.to_numpy()].to_numpy()
     known = told.ffill(limit=GAP_WINDOWS).bfill(limit=GAP_WINDOWS)
     # When nobody of a cluster reports, nothing is known of any node: it is as it was.

@@ -98,7 +98,8 @@ def _shares(pairs: pd.DataFrame, key: list[str]) -> Ints:
     upto[last] = rest[last]
     before = np.concatenate([[0], upto[:-1]])
     before[~pairs.duplicated(key).to_numpy()] = 0
-    return upto - before + first
+    dealt: Ints = upto - before + first
+    return dealt
 
 
 def _nearest(rest: pd.DataFrame, lives: pd.DataFrame) -> tuple[pd.DataFrame, int]:

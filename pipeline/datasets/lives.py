@@ -40,7 +40,7 @@ def lives(folder: Path, start: datetime, end: datetime) -> pd.DataFrame:
     rows["before"] = (rows["begin"] < first) | (untold & (rows["begin"] <= first))
     rows["finish"] = rows["finish"].fillna(rows["last"].where(untold) + WINDOW)
     rows["ended"] = rows["finish"] < last
-    rows["begin"] = rows["begin"].clip(lower=first)
+    rows["begin"] = rows["begin"].where(rows["begin"] > first, first)
     rows["finish"] = rows["finish"].where(rows["ended"], last)
     rows["begin_s"] = (rows["begin"] - first).dt.total_seconds()
     rows["end_s"] = (rows["finish"] - first).dt.total_seconds()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -51,5 +49,5 @@ class Tally:
 
 def read(features: NDArray[np.generic], counts: NDArray[np.generic], about: dict[str, tuple[str, str]]) -> list[Origin]:
     """Make a tally's arrays origins again; ``about`` says of a feature what it decides and what it needs."""
-    pairs: Iterable[tuple[str, list[int]]] = zip(features.tolist(), counts.tolist(), strict=True)
-    return [Origin(name, *found, *about.get(name, ("", ""))) for name, found in pairs]
+    rows = zip(features.tolist(), counts.tolist(), strict=True)
+    return [Origin(name, found[0], found[1], found[2], *about.get(name, ("", ""))) for name, found in rows]

@@ -352,7 +352,7 @@ def place(cluster: Cluster, rules: Rules, state: State, b: int, n: int) -> float
 
 
 @inline
-def window_of(cluster: Cluster, now: float) -> int:
+def window_of(cluster: Cluster, now: float) -> Any:
     """Return the row of ``Cluster.up`` that holds at a time."""
     return min(max(int(now * cluster.up_rate), 0), cluster.up.shape[0] - 1)
 
@@ -477,7 +477,7 @@ def start_range(arguments: Any) -> tuple[int, int]:
 
 
 @inline
-def episode_end(cluster: Cluster, rules: Rules, start: int) -> float:
+def episode_end(cluster: Cluster, rules: Rules, start: int) -> Any:
     """Return when the last instance of an episode arrives."""
     tasks = cluster.tasks
     last = tasks.shape[0] - 1

@@ -157,8 +157,9 @@ class ServerlessVectorEnv(PlacementVectorEnv):
         """Return which nodes are up and of the present instance's domain."""
         row = int(self.state.cursor[b, ROW])
         window = min(max(int(self.cluster.tasks[row, ARRIVAL] * self.cluster.up_rate), 0), len(self.cluster.up) - 1)
-        same: NDArray[np.bool_] = self.cluster.nodes[:, DOMAIN] == self.cluster.homes[row, OWN_DOMAIN]
-        return same & self.cluster.up[window]
+        same = self.cluster.nodes[:, DOMAIN] == self.cluster.homes[row, OWN_DOMAIN]
+        result: NDArray[np.bool_] = same & self.cluster.up[window]
+        return result
 
     def raw(self, b: int) -> tuple[dict[str, NDArray[Any]], dict[str, float]]:
         """Return the raw state and request fields of an environment's present decision, copied."""

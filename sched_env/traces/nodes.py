@@ -21,4 +21,4 @@ def read_nodes(path: Path) -> NodeTable:
     wanted = [*COLUMNS, *(["speed"] if "speed" in header(text) else [])]
     columns, _ = read_columns(path, text, {name: name for name in wanted}, lambda _: {})
     count = len(columns["cpu"])
-    return NodeTable(names=tuple(f"node-{index:04d}" for index in range(count)), **columns)
+    return NodeTable(names=tuple(f"node-{index:04d}" for index in range(count)), **columns)  # type: ignore[arg-type]

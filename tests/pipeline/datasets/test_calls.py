@@ -46,7 +46,7 @@ def test_no_call_is_lost_and_none_is_made_up(tmp_path, write, at, found, counts)
     assert dealt.calls.sum() == dealt.measured + dealt.dealt
     assert dealt.measured == sum(row["requests_handled"] for row in handled)
     told = {}
-    for n, (function, begin, _, calls) in enumerate(found):
+    for function, begin, _, calls in found:
         if calls is not None and function is not None:
             told[function, int(begin // 300)] = told.get((function, int(begin // 300)), 0) + calls
     want = sum(max(n - told.get((f, w), 0), 0) for f, w, n in counts)

@@ -1,4 +1,4 @@
-"""Episodes begin with what ran at their start, hold fixed what is not ours, and keep to nodes that are up and theirs."""
+"""Episodes begin with what ran at their start, hold fixed what is not ours, keep to nodes that are up and theirs."""
 
 from __future__ import annotations
 
