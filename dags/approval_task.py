@@ -1,28 +1,36 @@
-"""An approval whose answer is kept whatever it was."""
+"""The task that asks a person. Its question comes from the registry, its answer stays where Airflow keeps it."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk.execution_time.hitl import HITLUser
 
-ANSWER_KEY = "answer"
+from dags.stages import call
+from pipeline import approval
 
 
-class RecordedApproval(ApprovalOperator):
-    """ApprovalOperator that leaves the answer as XCom ``answer`` before it acts on it.
+class PolicyApproval(ApprovalOperator):
+    """ApprovalOperator that asks the approvers about the commit that ``record`` pushed.
 
-    On Reject the original ends by skipping what follows and returns nothing, so nobody downstream could tell who
-    rejected, and why; the registry keeps a record of rejections too.
+    Subject and body are made when the task runs, not from a template: an XCom can be written by others, and the person
+    must see what will be promoted. ``promote`` reads the answer from Airflow and holds it against the same question.
     """
 
-    def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
-        """Keep the answer, then go on as the original does."""
-        user = event.get("responded_by_user")
-        answer = {
-            "chosen_options": list(event.get("chosen_options") or []),
-            "params_input": dict(event.get("params_input") or {}),
-            "responded_by_user": dict(user) if user else None,
-        }
-        context["ti"].xcom_push(key=ANSWER_KEY, value=answer)
-        return super().execute_complete(context, event)
+    def __init__(self, *, problem: str, **kwargs: Any) -> None:
+        assigned = [HITLUser(id=name, name=name) for name in approval.approvers()]
+        super().__init__(
+            subject=f"Promote the new {problem} policy to production?",
+            defaults=approval.REJECT,
+            assigned_users=assigned or None,
+            **kwargs,
+        )
+        self.problem = problem
+
+    def execute(self, context: Any) -> Any:
+        """Put the question; without a passed gate, or with nobody to ask, fail."""
+        asked = json.loads(call("pipeline.approval", "--problem", self.problem, f"--run-id={context['run_id']}"))
+        self.subject, self.body = asked["subject"], asked["body"]
+        return super().execute(context)

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from airflow.sdk import Param, dag
 
-from dags.stages import record, stage, workspace
+from dags.stages import MACROS, record, stage, workspace
 
 DAY = {"type": "string", "format": "date"}
 
@@ -24,13 +24,13 @@ DAY = {"type": "string", "format": "date"}
         "from": Param(description="First day, UTC", **DAY),
         "to": Param(description="Last day, included", **DAY),
     },
+    user_defined_macros=MACROS,
     tags=["loadmaster"],
     doc_md=__doc__,
 )
 def backfill_windows() -> None:
     """Wire the backfill."""
-    plan = workspace()
-    plan >> stage("ingest") >> stage("clean") >> stage("validate") >> record(plan)
+    workspace() >> stage("ingest") >> stage("clean") >> stage("validate") >> record()
 
 
 backfill_windows()

@@ -12,15 +12,15 @@ from __future__ import annotations
 import json
 import os
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from airflow.sdk import CronTriggerTimetable, Param, TaskGroup, dag, get_current_context, task, task_group
 
-from dags.approval_task import ANSWER_KEY, RecordedApproval
-from dags.stages import call, mapped_stage, problem_stage, record, stage, workspace
-from pipeline import approval
+from dags.airflow_reader import reader
+from dags.approval_task import PolicyApproval
+from dags.stages import MACROS, mapped_stage, problem_stage, record, signed_call, stage, workspace
 from pipeline import workspace as workspace_of_run
+from pipeline.registry import places
 
 SERVICE_URL = os.environ.get("LOADMASTER_SERVICE_URL", "http://127.0.0.1:8100")
 PROBLEMS = workspace_of_run.problems(workspace_of_run.repository())
@@ -34,6 +34,7 @@ APPROVAL_HOURS = float(os.environ.get("LOADMASTER_APPROVAL_HOURS", "12"))
     catchup=False,
     max_active_runs=1,
     default_args={"retries": 1, "retry_delay": timedelta(seconds=30)},
+    user_defined_macros=MACROS,
     tags=["loadmaster"],
     doc_md=__doc__,
 )
@@ -55,84 +56,68 @@ def nightly_retrain() -> None:
         """Everything up to the gate's verdict, for one problem."""
         problem_stage("export", problem) >> problem_stage("evaluate", problem) >> problem_stage("gate", problem)
 
-    def promotion(problem: str, plan: dict[str, Any], group: TaskGroup) -> None:
+    def promotion(problem: str, group: TaskGroup) -> None:
         """The way to production for one problem: nothing moves without a passed gate and a named person."""
         approve_id = group.child_id("approve")
 
         @task.short_circuit(ignore_downstream_trigger_rules=False)
-        def report(problem: str, plan: dict[str, Any]) -> bool:
+        def report(problem: str) -> bool:
             """Show the verdict; end here, green, when it is not a pass."""
-            folder = Path(plan["path"], "data", "gate", problem)
-            verdict = json.loads((folder / "report.json").read_text())
             context = get_current_context()
-            context["ti"].xcom_push(key="body", value=(folder / "report.md").read_text())
+            path = places.workspace(context["run_id"]) / "data" / "gate" / problem / "report.json"
+            verdict = json.loads(path.read_text())
             context["ti"].xcom_push(key="verdict", value=f"{verdict['outcome']}: {verdict['reason']}")
             print(f"{problem}: {verdict['outcome']}: {verdict['reason']}")  # noqa: T201
             return bool(verdict["outcome"] == "pass")
 
-        approve = RecordedApproval(
+        approve = PolicyApproval(
             task_id="approve",
-            subject=f"Promote the new {problem} policy to production?",
-            body=f"{{{{ ti.xcom_pull(task_ids='{group.child_id('report')}', key='body') }}}}",
-            defaults="Reject",
+            problem=problem,
             response_timeout=timedelta(hours=APPROVAL_HOURS),
             params={"comment": Param("", type=["null", "string"], description="Why; kept in the promotion record")},
         )
 
         @task(retries=0)
-        def promote(problem: str, plan: dict[str, Any]) -> str:
-            """Sign the bundle and write the `approved` record, if and only if a named person said so."""
-            answer = approval.require_approved(_answer(approve_id))
-            return call(
-                "pipeline.promote", "--problem", problem, "--run-dir", plan["path"], "--run-id",
-                get_current_context()["run_id"], "--approver", str(answer.person), "--reason", answer.comment,
-            )  # fmt: skip
+        def promote(problem: str) -> str:
+            """Sign the bundle and write the `approved` record, if and only if an approver's own answer says so."""
+            return decide(problem)
 
         @task
         def push(problem: str) -> str:
             """Hand the signed bundle to the placement service."""
-            return call("pipeline.push", "--problem", problem, "--url", SERVICE_URL)
+            return signed_call("pipeline.push", "--problem", problem, "--url", SERVICE_URL)
 
         @task
         def verify(problem: str) -> str:
             """Ask the service what is live, and only then write the `live` record."""
-            return call("pipeline.verify_live", "--problem", problem, "--url", SERVICE_URL)
+            return signed_call("pipeline.verify_live", "--problem", problem, "--url", SERVICE_URL)
 
         @task(trigger_rule="all_skipped")
         def rejected(problem: str) -> str:
             """Keep the record of a rejection or a time-out; nothing to keep when no approval was asked for."""
-            # The plan is pulled, not passed: as an argument it would make `workspace` an upstream that succeeded.
-            plan: dict[str, Any] = get_current_context()["ti"].xcom_pull(task_ids="workspace")
-            response = _answer(approve_id)
-            answer = approval.read(response)
-            if response is None:
-                return answer.comment
-            return call(
-                "pipeline.promote", "--reject", "--problem", problem, "--run-dir", plan["path"], "--run-id",
-                get_current_context()["run_id"], "--approver", answer.person or "", "--reason", answer.comment,
-            )  # fmt: skip
+            return decide(problem, "--reject")
 
-        promoted = promote(problem, plan)
-        report(problem, plan) >> approve >> promoted >> push(problem) >> verify(problem)
+        def decide(problem: str, *more: str) -> str:
+            context = get_current_context()
+            asked = f"{context['dag'].dag_id}/{approve_id}"
+            arguments = ("--problem", problem, f"--run-id={context['run_id']}", f"--airflow-task={asked}")
+            return signed_call("pipeline.promote", *arguments, *more, env=reader())
+
+        promoted = promote(problem)
+        report(problem) >> approve >> promoted >> push(problem) >> verify(problem)
         promoted >> rejected(problem)
 
     plan = workspace()
     chosen = problems(plan)
     trained = mapped_stage("train", train_stages(plan))
     judged_problems = judged.expand(problem=chosen)
-    recorded = record(plan)
+    recorded = record()
     plan >> stage("ingest") >> stage("clean") >> stage("validate") >> trained >> judged_problems >> recorded
     for problem in PROBLEMS:
         # Task ids are the plain verbs while there is one problem; with more, each has its group's name before it.
         with TaskGroup(problem, prefix_group_id=len(PROBLEMS) > 1) as group:
-            promotion(problem, plan, group)
+            promotion(problem, group)
         recorded >> group
-
-
-def _answer(approve_id: str) -> dict[str, Any] | None:
-    """What the approve task of a problem was told."""
-    answer: dict[str, Any] | None = get_current_context()["ti"].xcom_pull(task_ids=approve_id, key=ANSWER_KEY)
-    return answer
 
 
 nightly_retrain()

@@ -4,20 +4,41 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import get_current_context, task
 
+from pipeline.registry import places
+
 PYTHON = os.environ.get("LOADMASTER_PYTHON", sys.executable)
 """The interpreter of the pipeline's environment; a thin Airflow environment can point it at a fat one."""
 
-WORKSPACE = "{{ ti.xcom_pull(task_ids='workspace')['path'] }}"
+STAGES_WITH = os.environ.get("LOADMASTER_STAGES_WITH", "")
+"""Put before every command that runs a stage, e.g. ``sudo -n -u trainer``: third-party training code gets a user of its
+own, who cannot read the signing key."""
 
-REPRO = f'PATH="{Path(PYTHON).parent}:$PATH" "{PYTHON}" -m dvc repro --single-item "$STAGE" </dev/null'
+SIGNER_WITH = os.environ.get("LOADMASTER_SIGNER_WITH", "")
+"""Put before every command that signs a record, e.g. ``sudo -n -u signer``."""
+
+FOR_THE_SIGNER = ("LOADMASTER_SIGNING_KEY", "LOADMASTER_PUSH_TOKEN_FILE", "LOADMASTER_AIRFLOW_LOGIN_FILE")
+"""Where keys and tokens are; no stage is told. Nor is it told Airflow's own settings, the secret of its tokens among
+them."""
+
+MACROS = {"workspace_of": places.workspace}
+"""For templates: a run works in the folder of its id, whatever an XCom says."""
+
+WORKSPACE = "{{ workspace_of(run_id) }}"
+
+REPRO = (
+    f"unset ${{!AIRFLOW__@}} {' '.join(FOR_THE_SIGNER)}; "
+    f'PATH="{Path(PYTHON).parent}:$PATH" {STAGES_WITH} "{PYTHON}" -m dvc repro --single-item -- "$STAGE" </dev/null'
+)
 """Stages call the bare `python`. A task's input is a socket, at which bash, started by no other shell, takes itself for
 a login by rsh and reads ~/.bashrc: that may put another python first, so ours is put before it once more."""
 
@@ -56,15 +77,26 @@ def mapped_stage(name: str, instances: Any, **kwargs: Any) -> Any:
     ).expand(env=instances.map(lambda instance: {"STAGE": instance}))
 
 
-def call(module: str, *arguments: str, cwd: str | None = None) -> str:
-    """Run a pipeline command and return the last line it printed; its whole output goes to the task's log."""
-    process = subprocess.Popen([PYTHON, "-m", module, *arguments], cwd=cwd, stdout=subprocess.PIPE, text=True)
+def call(module: str, *arguments: str, cwd: Path | None = None) -> str:
+    """Run a pipeline command without keys and return the last line it printed; all of it goes to the task's log."""
+    known = os.environ.items()
+    env = {key: value for key, value in known if key not in FOR_THE_SIGNER and not key.startswith("AIRFLOW__")}
+    return _run([*shlex.split(STAGES_WITH), PYTHON, "-m", module, *arguments], env, cwd)
+
+
+def signed_call(module: str, *arguments: str, env: Mapping[str, str] | None = None) -> str:
+    """Run a pipeline command that signs: in its own process, as its own user if the deployment has one."""
+    return _run([*shlex.split(SIGNER_WITH), PYTHON, "-m", module, *arguments], {**os.environ, **(env or {})}, None)
+
+
+def _run(command: list[str], env: Mapping[str, str], cwd: Path | None) -> str:
+    process = subprocess.Popen(command, cwd=cwd, env=env, stdout=subprocess.PIPE, text=True)
     last = ""
     for line in process.stdout or ():
         print(line, end="", flush=True)  # noqa: T201 - a task's log is its standard output
         last = line.strip() or last
     if code := process.wait():
-        raise RuntimeError(f"python -m {module} ended with exit code {code}; its message is above")
+        raise RuntimeError(f"{shlex.join(command[:4])} ended with exit code {code}; its message is above")
     return last
 
 
@@ -73,11 +105,12 @@ def workspace() -> dict[str, Any]:
     """Clone the code, share the DVC cache, write down what the run depends on; returns what to map over."""
     context = get_current_context()
     days = [f"--{end}={context['params'][end]}" for end in ("from", "to") if context["params"].get(end)]
-    plan: dict[str, Any] = json.loads(call("pipeline.workspace", "--run-id", context["run_id"], *days))
+    plan: dict[str, Any] = json.loads(call("pipeline.workspace", f"--run-id={context['run_id']}", *days))
     return plan
 
 
 @task
-def record(plan: dict[str, Any]) -> str:
+def record() -> str:
     """Commit params, lock and metrics on the branch of this run, and push data and branch."""
-    return call("pipeline.registry", "record-run", "--run-id", get_current_context()["run_id"], cwd=plan["path"])
+    run_id = get_current_context()["run_id"]
+    return call("pipeline.registry", "record-run", f"--run-id={run_id}", cwd=places.workspace(run_id))

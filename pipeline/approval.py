@@ -1,44 +1,226 @@
-"""Reads what a person answered in Airflow; anything but a named person's Approve is refused."""
+"""The question that a person is asked before a policy goes live, and what counts as their answer.
+
+The question is made from the commit that ``record`` pushed, and names bundle, report and commit. The answer is read
+from where Airflow keeps it (:mod:`pipeline.airflow_answers`) and counts only if it was given to that very question, by an
+approver, on Approve; it is used once. XComs, task states and workspaces are no answers: others can write them.
+
+    python -m pipeline.approval --problem functions --run-id X      prints the question as JSON
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import argparse
+import getpass
+import os
+import sys
+import uuid
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+import msgspec
+
 from pipeline.errors import RegistryError
+from pipeline.registry import runs
+from pipeline.registry.chain import now, sync
+from pipeline.registry.records import is_a_name
+from sched_env import problems
+from wire import environment
+from wire.command import Verb, problem_option
+from wire.contracts.record import Answer
+from wire.errors import ConfigError, run_cli
 
-APPROVE = "Approve"
+APPROVE, REJECT = "Approve", "Reject"
+
+APPROVERS_ENV = environment.variable("approvers")
+"""Environment variable naming the accounts that may approve: Airflow user names, with commas between them."""
+
+TWO_PERSONS_ENV = environment.variable("two_persons")
+"""``yes``: who started a run by hand may not approve it."""
+
+GOOD_FOR = timedelta(hours=24)
+"""How long after it was given an answer can be used."""
 
 
-class Answer(NamedTuple):
-    """Who decided, and in which words; ``person`` is None after a time-out."""
+class Question(msgspec.Struct, frozen=True):
+    """What a person is asked, and about what."""
+
+    problem: str
+    run_id: str
+    commit: str
+    digest: str
+    report_sha256: str
+    outcome: str
+    reason: str
+    """The gate's headline."""
+    subject: str
+    body: str
+
+
+class Response(NamedTuple):
+    """What was answered; ``answer`` is None after a time-out."""
 
     approved: bool
-    person: str | None
+    answer: Answer | None
     comment: str
 
 
-def read(response: Mapping[str, Any] | None) -> Answer:
-    """Read the XCom of Airflow's ApprovalOperator (``chosen_options``, ``params_input``, ``responded_by_user``)."""
-    if response is None:
-        return Answer(approved=False, person=None, comment="no approval was asked for")
-    user = response.get("responded_by_user") or {}
-    person = str(user.get("name") or user.get("id") or "").strip() or None
-    comment = (response.get("params_input") or {}).get("comment") or ""
-    approved = list(response.get("chosen_options") or []) == [APPROVE]
-    if person is None and not comment:
-        comment = "nobody answered in time"
-    return Answer(approved=approved, person=person, comment=str(comment))
+def question(problem: str, run_id: str) -> Question:
+    """Make the question about a run's bundle, from what the registry recorded of the run."""
+    mirror = sync()
+    run = runs.recorded_run(mirror, run_id)
+    path = runs.report_of(problem)
+    folder = path.rpartition("/")[0]
+    files = mirror.files(run.commit, f"{folder}/")
+    report = runs.read_report(files.get(path, b""))
+    if not report:
+        raise RegistryError(f"commit {run.commit[:12]} holds no {path}", "the report of the gate stage")
+    digest, shown = str(report.get("digest")), runs.shown_sha256(mirror, run.commit, problem)
+    text = files.get(f"{folder}/report.md", b"").decode(errors="replace")
+    bound = {"bundle": digest, "report": f"sha256:{shown}", "commit": run.commit, "branch": runs.branch_of(run_id)}
+    lines = "".join(f"- {name} `{value}`\n" for name, value in bound.items())
+    return Question(
+        problem=problem,
+        run_id=run_id,
+        commit=run.commit,
+        digest=digest,
+        report_sha256=shown,
+        outcome=str(report.get("outcome")),
+        reason=str(report.get("reason", "")),
+        subject=f"Promote the new {problem} policy {digest[:19]} to production?",
+        body=f"{text}\n\n---\nAn answer counts once, and for nothing but this:\n\n{lines}",
+    )
 
 
-def require_approved(response: Mapping[str, Any] | None) -> Answer:
-    """Return the answer if a named person approved; raise otherwise. A time-out never promotes."""
-    answer = read(response)
-    if not answer.approved or answer.person is None:
-        chosen = (response or {}).get("chosen_options")
+def approvers() -> tuple[str, ...]:
+    """The accounts that may approve; naming nobody lets nobody approve."""
+    return tuple(name.strip() for name in os.environ.get(APPROVERS_ENV, "").split(",") if name.strip())
+
+
+def two_persons() -> bool:
+    """Whether a run needs an approver other than the person who started it."""
+    value = os.environ.get(TWO_PERSONS_ENV, "no")
+    if value not in ("yes", "no"):
+        raise ConfigError(f"{TWO_PERSONS_ENV} is {value!r}", "yes or no")
+    return value == "yes"
+
+
+def read(
+    detail: Mapping[str, Any],
+    asked: Question,
+    *,
+    where: str,
+    allowed: Collection[str],
+    not_by: str | None = None,
+    at: datetime | None = None,
+) -> Response | None:
+    """Read Airflow's HITL detail; None while nobody has answered and no time-out has.
+
+    Args:
+        detail: What ``…/hitlDetails`` says.
+        asked: The question as it must have been put.
+        where: Names the task that asked: DAG, run and task.
+        allowed: Accounts that may answer.
+        not_by: Account that may not, although it is allowed to.
+        at: The time now.
+
+    Raises:
+        RegistryError: It is an answer, and not one that counts.
+    """
+    if not detail.get("response_received"):
+        return None
+    comment = str((detail.get("params_input") or {}).get("comment") or "")
+    chosen, user = list(detail.get("chosen_options") or []), detail.get("responded_by_user")
+    if user is None:
+        return Response(approved=False, answer=None, comment=comment or "nobody answered in time")
+    person, name = str(user.get("id") or ""), str(user.get("name") or user.get("id") or "")
+    faults = []
+    if (detail.get("subject"), detail.get("body")) != (asked.subject, asked.body):
+        faults.append(f"it was given to another question than the one about {asked.digest[:19]} in {asked.commit[:12]}")
+    if person not in allowed:
+        names = ", ".join(sorted(allowed)) or f"nobody: set {APPROVERS_ENV}"
+        faults.append(f"{person!r} is none of the approvers ({names})")
+    if not detail.get("assigned_users"):
+        faults.append("the question was put to everybody, not to the approvers")
+    if not is_a_name(name):
+        faults.append(f"{name!r} cannot be read as a name")
+    if not_by is not None and person == not_by:
+        faults.append(f"{person!r} started this run, and two persons must agree ({TWO_PERSONS_ENV})")
+    given = _moment(detail.get("responded_at"))
+    if given is None or not -timedelta(minutes=5) <= (at or datetime.now(UTC)) - given <= GOOD_FOR:
+        faults.append(f"it was given at {detail.get('responded_at')}, which is not within the last {GOOD_FOR}")
+    if chosen not in ([APPROVE], [REJECT]):
+        faults.append(f"{chosen!r} is neither {APPROVE} nor {REJECT}")
+    if faults or given is None:
         raise RegistryError(
-            f"promotion refused: the answer was {chosen!r} by {answer.person or 'nobody'}",
-            f"{[APPROVE]!r} by a named person",
-            "answer the approve task in Airflow (Browse > Required Actions) and clear promote",
+            f"the answer of {name!r} to {where} does not count: {'; '.join(faults)}",
+            "an approver's own answer to this question",
+            "nothing was recorded; clear the approve task: it asks again",
         )
-    return answer
+    answer = Answer(
+        id=f"airflow/{where}/{given.isoformat()}/{person}",
+        source="airflow",
+        person_id=person,
+        person_name=name,
+        answered_at=given.isoformat(),
+        asked_at=str(detail.get("created_at")),
+        digest=asked.digest,
+        report_sha256=asked.report_sha256,
+    )
+    return Response(approved=chosen == [APPROVE], answer=answer, comment=comment)
+
+
+def typed(name: str, *, digest: str, report_sha256: str | None) -> Answer:
+    """Take a name typed at a terminal for an answer: whoever holds the signing key vouches for it."""
+    refuse_nobody(name)
+    return Answer(
+        id=f"terminal/{uuid.uuid4()}",
+        source="terminal",
+        person_id=getpass.getuser(),
+        person_name=name.strip(),
+        answered_at=now(),
+        asked_at=None,
+        digest=digest,
+        report_sha256=report_sha256,
+    )
+
+
+def refuse_nobody(name: str) -> None:
+    """Raise unless this is the name of somebody."""
+    if not is_a_name(name.strip()):
+        found = f"{name!r} cannot be read as a name" if name.strip() else "nobody approved this"
+        raise RegistryError(found, "--approver with the name of a person")
+
+
+def _moment(text: object) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return moment.astimezone(UTC) if moment.tzinfo else None
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
+    problem_option(parser, problems.names())
+    parser.add_argument("--run-id", required=True, help="the run's id")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the question on one line; a gate that did not pass, or nobody to ask, is an error."""
+    asked = question(options.problem, options.run_id)
+    if asked.outcome != "pass":
+        raise RegistryError(f"the gate said {asked.outcome}: {asked.reason}", "pass: there is nothing to ask")
+    if not approvers():
+        raise ConfigError(
+            f"{APPROVERS_ENV} names nobody", "the accounts that may approve", "set it, then clear approve"
+        )
+    sys.stdout.write(msgspec.json.encode(asked).decode() + "\n")
+    return 0
+
+
+main = Verb("python -m pipeline.approval", __doc__, arguments, run)
+
+
+if __name__ == "__main__":
+    run_cli(main)

@@ -1,90 +1,111 @@
-"""Promote: sign the bundle of a run and record that a named person approved it; or record that nobody did.
+"""Promote: sign the bundle of a recorded run and record that a person approved it; or record that nobody did.
 
-    python -m pipeline.promote --problem functions --run-dir var/runs/X --run-id X --approver NAME --reason TEXT
-    python -m pipeline.promote --reject --problem functions --run-dir var/runs/X --run-id X --approver NAME ...
+    python -m pipeline.promote --problem functions --run-id X --airflow-task nightly_retrain/approve
+    python -m pipeline.promote --problem functions --run-id X --approver NAME --reason TEXT
+    python -m pipeline.promote --reject --problem functions --run-id X ...
     python -m pipeline.promote --resign --problem functions --approver NAME --reason "key rotated"
 
-Data and run branch are pushed first, then the signed bundle, and the record last, in one atomic push: whatever is
-killed in between, the registry holds either no trace of the promotion or all of it, and running it again ends well.
+Everything comes from the commit that ``record`` pushed and, by its hashes, from DVC; a workspace that has changed since
+is refused. The signed bundle is stored first and the record last, in one atomic push: whatever is killed in between,
+the registry holds either no trace of the promotion or all of it, and running it again ends well.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from pipeline import airflow_answers, approval
+from pipeline.approval import Question, Response
 from pipeline.errors import RegistryError
-from pipeline.registry import bundles
+from pipeline.registry import bundles, records, runs
 from pipeline.registry.chain import Chain, append
-from pipeline.registry.runs import Run, record_run, refuse_edited
+from pipeline.registry.runs import Run
 from pipeline.registry.views import describe
 from sched_env import problems
 from wire.command import Verb, problem_option
 from wire.contracts.bundle import Manifest, Verdict
-from wire.contracts.record import PromotionRecord
+from wire.contracts.record import Answer, PromotionRecord
 from wire.errors import ConfigError, run_cli
 
 
-def promote(problem: str, run_dir: Path, *, run_id: str, approver: str, reason: str) -> PromotionRecord:
+class Case(NamedTuple):
+    """What there is to decide about: a recorded run, its bundle and the gate's word on it."""
+
+    asked: Question
+    run: Run
+    report: dict[str, Any]
+    manifest: Manifest
+
+
+def promote(
+    problem: str, *, run_id: str, approver: str = "", reason: str = "", answer: Answer | None = None
+) -> PromotionRecord:
     """Sign a run's bundle and write the ``approved`` record.
 
     Args:
         problem: Which of the run's bundles.
-        run_dir: The run's clone.
-        run_id: The Airflow run id.
-        approver: The person who decided; there must be one.
+        run_id: The Airflow run id; ``record`` must have pushed its branch.
+        approver: The person who decided, typed at a terminal by whoever holds the key; there must be one.
         reason: Their words.
+        answer: Instead of ``approver``: what Airflow keeps of their answer.
     """
-    if not approver.strip():
-        raise RegistryError("nobody approved this promotion", "--approver with the name of a person")
-    report, manifest = _judged(problem, run_dir)
-    if report["outcome"] != "pass":
-        raise RegistryError(f"the gate said {report['outcome']}: {report.get('reason', '')}", "pass")
+    asked = approval.question(problem, run_id)
+    given = answer or approval.typed(approver, digest=asked.digest, report_sha256=asked.report_sha256)
+    if asked.outcome != "pass":
+        raise RegistryError(f"the gate said {asked.outcome}: {asked.reason}", "pass")
     chain = Chain.open()
-    done = _done_before(chain, manifest, run_id)
+    done = _done_before(chain, asked)
     if done is not None:
         return done
-    _check_still_valid(chain, manifest, report)
-    refuse_edited(run_dir, problem)
-    run = record_run(run_dir, run_id)
-    verdict = Verdict(outcome="pass", reason=str(report.get("reason", "")))
-    directory = bundles.finalise(run_dir / "data" / "bundles" / problem, run, verdict)
-    pointer = bundles.store(directory)
-    sha256 = bundles.files_sha256(directory)
+    with bundles.of_run(chain.mirror, asked.commit, problem) as exported:
+        case = _case(chain, asked, exported)
+        _check_still_valid(chain, case, given)
+        verdict = Verdict(outcome="pass", reason=asked.reason)
+        directory = bundles.finalise(exported, case.run, verdict)
+    pointer, sha256 = bundles.store(directory), bundles.files_sha256(directory)
 
     def decide(chain: Chain) -> PromotionRecord:
-        _check_still_valid(chain, manifest, report)
+        _check_still_valid(chain, case, given)
         return chain.next_record(
-            **_facts(chain, manifest, report, run),
+            **_facts(chain, case),
             state="approved",
             counter=chain.counter(problem) + 1,
-            approver=approver.strip(),
+            approver=given.person_name,
             reason=reason or "no comment given",
             bundle_sha256=sha256,
+            answer=given,
         )
 
-    return append(decide, files={bundles.pointer_of(manifest.digest): pointer})
+    return append(decide, files={bundles.pointer_of(asked.digest): pointer})
 
 
-def reject(problem: str, run_dir: Path, *, run_id: str, approver: str | None, reason: str) -> PromotionRecord:
-    """Record that a bundle was turned down, by a person or (``approver`` None) by nobody answering in time."""
-    report, manifest = _judged(problem, run_dir)
-    refuse_edited(run_dir, problem)
-    run = record_run(run_dir, run_id)
-    mine = Chain.open().of(problem)
-    if mine and (mine[-1].state, mine[-1].run_id, mine[-1].digest) == ("rejected", run_id, manifest.digest):
+def reject(
+    problem: str, *, run_id: str, approver: str | None = None, reason: str = "", answer: Answer | None = None
+) -> PromotionRecord:
+    """Record that a bundle was turned down: by a person, or (no ``approver``, no ``answer``) by nobody answering."""
+    asked = approval.question(problem, run_id)
+    given = answer
+    if given is None and approver is not None:
+        given = approval.typed(approver, digest=asked.digest, report_sha256=asked.report_sha256)
+    chain = Chain.open()
+    mine = chain.of(problem)
+    if mine and (mine[-1].state, mine[-1].run_id, mine[-1].digest) == ("rejected", run_id, asked.digest):
         return mine[-1]
+    with bundles.of_run(chain.mirror, asked.commit, problem) as exported:
+        case = _case(chain, asked, exported)
 
     def decide(chain: Chain) -> PromotionRecord:
+        _refuse_used(chain, given)
         return chain.next_record(
-            **_facts(chain, manifest, report, run),
+            **_facts(chain, case),
             state="rejected",
             counter=chain.counter(problem),
-            approver=approver,
-            reason=reason or ("no comment given" if approver else "nobody answered in time"),
+            approver=given.person_name if given else None,
+            reason=reason or ("no comment given" if given else "nobody answered in time"),
+            answer=given,
         )
 
     return append(decide)
@@ -95,12 +116,11 @@ def resign(problem: str, *, approver: str, reason: str) -> PromotionRecord:
 
     The policy stays the same, but what the service holds changes: so it is approved, counted and pushed like any other.
     """
-    if not approver.strip():
-        raise RegistryError("nobody approved this signature", "--approver with the name of a person")
     chain = Chain.open()
     live = chain.live(problem)
     if live is None:
         raise RegistryError(f"no policy of {problem} is live", "a bundle to sign")
+    given = approval.typed(approver, digest=live.digest, report_sha256=live.report_sha256 or None)
     directory = bundles.sign_anew(bundles.approved(chain, live, history=True))
     pointer, sha256 = bundles.store(directory), bundles.files_sha256(directory)
 
@@ -113,54 +133,59 @@ def resign(problem: str, *, approver: str, reason: str) -> PromotionRecord:
             state="approved",
             counter=chain.counter(problem) + 1,
             previous_digest=now.digest,
-            approver=approver.strip(),
+            approver=given.person_name,
             reason=reason or "signed anew",
             bundle_sha256=sha256,
+            kind="resign",
+            answer=given,
         )
 
     return append(decide, files={bundles.pointer_of(live.digest): pointer})
 
 
-def _judged(problem: str, run_dir: Path) -> tuple[dict[str, Any], Manifest]:
-    """Read the gate's report and the bundle it is about."""
-    path = run_dir / "data" / "gate" / problem / "report.json"
-    try:
-        report: dict[str, Any] = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
-        raise RegistryError(f"{path} does not exist", "the report of the gate stage", "run the gate first") from error
-    except ValueError as error:
-        raise RegistryError(f"{path} is not JSON: {error}", "the report of the gate stage") from error
-    manifest = bundles.read_manifest(run_dir / "data" / "bundles" / problem)
-    if (manifest.problem, report.get("digest")) != (problem, manifest.digest):
+def _case(chain: Chain, asked: Question, exported: Path) -> Case:
+    """Hold the bundle that the run exported against the question: its report must be about it."""
+    manifest = bundles.read_manifest(exported)
+    if (manifest.problem, manifest.digest) != (asked.problem, asked.digest):
         raise RegistryError(
-            f"{path} is about {report.get('digest')}",
+            f"the report in commit {asked.commit[:12]} is about {asked.digest}",
             f"{manifest.digest}, the bundle of this run",
-            "run the gate again",
+            "run the gate again, in a new run",
         )
-    return report, manifest
+    path = runs.report_of(asked.problem)
+    report = runs.read_report(chain.mirror.files(asked.commit, path)[path])
+    return Case(asked, runs.recorded_run(chain.mirror, asked.run_id), report, manifest)
 
 
-def _done_before(chain: Chain, manifest: Manifest, run_id: str) -> PromotionRecord | None:
+def _done_before(chain: Chain, asked: Question) -> PromotionRecord | None:
     """Find the record an earlier attempt of this very promotion has written."""
-    for record in (chain.pending(manifest.problem), chain.live(manifest.problem)):
-        if record is not None and (record.digest, record.run_id) == (manifest.digest, run_id):
+    for record in (chain.pending(asked.problem), chain.live(asked.problem)):
+        if record is not None and (record.digest, record.run_id) == (asked.digest, asked.run_id):
             return record
     return None
 
 
-def _check_still_valid(chain: Chain, manifest: Manifest, report: dict[str, Any]) -> None:
+def _check_still_valid(chain: Chain, case: Case, given: Answer) -> None:
     """Refuse when the world is no longer the one the gate judged and the person approved."""
-    pending, live = chain.pending(manifest.problem), chain.live(manifest.problem)
+    asked = case.asked
+    pending, live = chain.pending(asked.problem), chain.live(asked.problem)
     if pending is not None:
         raise RegistryError(
-            f"another promotion of {manifest.problem} came first: record {pending.sequence}, {pending.digest[:19]}, "
+            f"another promotion of {asked.problem} came first: record {pending.sequence}, {pending.digest[:19]}, "
             f"approved by {pending.approver} at {pending.decided_at}, is not live yet",
             "one promotion of a problem at a time; nothing of yours was recorded",
             "finish it (python -m pipeline.push, then verify_live), then run the gate against the new champion",
         )
-    if live is not None and live.digest == manifest.digest:
-        raise RegistryError(f"{manifest.digest} is live already (record {live.sequence})", "another bundle")
-    judged_against, champion = report.get("champion_digest"), live.digest if live else None
+    if live is not None and live.digest == asked.digest:
+        raise RegistryError(f"{asked.digest} is live already (record {live.sequence})", "another bundle")
+    _refuse_used(chain, given)
+    if (once := records.spent(asked.run_id, chain.of(asked.problem))) is not None:
+        raise RegistryError(
+            f"run {asked.run_id!r} was {once.state} before (record {once.sequence}, {once.decided_at})",
+            "a fresh gate and a fresh answer",
+            "nothing was recorded; start a new run, or go back with python -m pipeline.registry rollback --to",
+        )
+    judged_against, champion = case.report.get("champion_digest"), live.digest if live else None
     if judged_against != champion:
         raise RegistryError(
             f"the gate compared with {judged_against or 'the heuristics'}, but {champion or 'nothing'} is live",
@@ -169,27 +194,42 @@ def _check_still_valid(chain: Chain, manifest: Manifest, report: dict[str, Any])
         )
 
 
-def _facts(chain: Chain, manifest: Manifest, report: dict[str, Any], run: Run) -> dict[str, Any]:
+def _refuse_used(chain: Chain, given: Answer | None) -> None:
+    used = records.answered_before(given.id, chain.records) if given else None
+    if given is not None and used is not None:
+        raise RegistryError(
+            f"the answer that {given.person_name} gave at {given.answered_at} was used for record {used.sequence}",
+            "an answer that counts once",
+            "nothing was recorded; clear the approve task: it asks again",
+        )
+
+
+def _facts(chain: Chain, case: Case) -> dict[str, Any]:
     """What records of every kind carry about a run's bundle."""
+    lineage = case.manifest.lineage
     return {
-        "problem": manifest.problem,
-        "digest": manifest.digest,
-        "previous_digest": chain.live_digest(manifest.problem),
-        "run_id": run.run_id,
-        "git_commit": run.commit,
-        "dvc_lock_sha256": run.dvc_lock_sha256,
-        "data_range": (manifest.lineage.windows_start, manifest.lineage.windows_end),
-        "gate": report,
+        "problem": case.asked.problem,
+        "digest": case.asked.digest,
+        "previous_digest": chain.live_digest(case.asked.problem),
+        "run_id": case.run.run_id,
+        "git_commit": case.run.commit,
+        "dvc_lock_sha256": case.run.dvc_lock_sha256,
+        "data_range": (lineage.windows_start, lineage.windows_end),
+        "gate": case.report,
+        "kind": "promotion",
+        "report_sha256": case.asked.report_sha256,
+        "rules_off": dict(case.report.get("rules_off") or {}),
     }
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command line."""
     problem_option(parser, problems.names())
-    parser.add_argument("--run-dir", type=Path, help="the run's clone")
-    parser.add_argument("--run-id", help="the run's id; the name of its folder without it")
-    parser.add_argument("--approver", default="", help="the person who decided")
-    parser.add_argument("--reason", default="", help="their words")
+    parser.add_argument("--run-id", help="the run's id")
+    who = parser.add_mutually_exclusive_group()
+    who.add_argument("--approver", default="", help="the person who decided")
+    who.add_argument("--airflow-task", metavar="DAG/TASK", help="the task whose answer, kept by Airflow, decides")
+    parser.add_argument("--reason", default="", help="their words; those of an answer in Airflow come with it")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--reject", action="store_true", help="record a rejection")
     instead.add_argument("--resign", action="store_true", help="sign the live bundle anew with the current key")
@@ -200,15 +240,38 @@ def run(options: argparse.Namespace) -> int:
     problem, approver, reason = options.problem, options.approver, options.reason
     if options.resign:
         record = resign(problem, approver=approver, reason=reason)
-    elif options.run_dir is None:
-        raise ConfigError("no --run-dir", "the run's clone", "only --resign does without one")
+    elif options.run_id is None:
+        raise ConfigError("no --run-id", "the run whose bundle it is about", "only --resign does without one")
+    elif options.airflow_task:
+        return _as_airflow_says(options)
+    elif options.reject:
+        record = reject(problem, run_id=options.run_id, approver=approver.strip() or None, reason=reason)
     else:
-        run_dir: Path = options.run_dir.absolute()
-        run_id = options.run_id or run_dir.name
-        if options.reject:
-            record = reject(problem, run_dir, run_id=run_id, approver=approver.strip() or None, reason=reason)
-        else:
-            record = promote(problem, run_dir, run_id=run_id, approver=approver, reason=reason)
+        record = promote(problem, run_id=options.run_id, approver=approver, reason=reason)
+    sys.stdout.write(describe(record) + "\n")
+    return 0
+
+
+def _as_airflow_says(options: argparse.Namespace) -> int:
+    """Promote on an approver's Approve, reject on anything else that ended the question; never the other way round."""
+    dag, _, task = options.airflow_task.rpartition("/")
+    asked = approval.question(options.problem, options.run_id)
+    said: Response | None = airflow_answers.response(asked, dag, task)
+    if options.reject:
+        if said is None or said.approved:
+            word = "nobody has answered" if said is None else "it was approved"
+            sys.stdout.write(f"{options.problem}: {word}; there is no rejection to record\n")
+            return 0
+        record = reject(options.problem, run_id=options.run_id, answer=said.answer, reason=said.comment)
+    elif said is None or not said.approved or said.answer is None:
+        word = "nobody has answered" if said is None or said.answer is None else "the answer was Reject"
+        raise RegistryError(
+            f"promotion refused: {word} to {options.airflow_task} of run {options.run_id!r}",
+            f"{approval.APPROVE} by an approver, as Airflow keeps it",
+            "answer the approve task in Airflow (Browse > Required Actions); a task set to success is no answer",
+        )
+    else:
+        record = promote(options.problem, run_id=options.run_id, answer=said.answer, reason=said.comment)
     sys.stdout.write(describe(record) + "\n")
     return 0
 

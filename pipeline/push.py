@@ -11,10 +11,9 @@ import argparse
 import sys
 
 from pipeline.errors import RegistryError
-from pipeline.registry import bundles
 from pipeline.registry.chain import Chain
-from pipeline.registry.outcomes import settle
-from pipeline.registry.service import Refused, live_policy, push_bundle, url_option
+from pipeline.registry.outcomes import push_approved
+from pipeline.registry.service import live_policy, url_option
 from sched_env import problems
 from wire.command import Verb, problem_option
 from wire.contracts.record import PromotionRecord
@@ -37,11 +36,7 @@ def push(problem: str, url: str) -> PromotionRecord:
         return record
     if live is not None and (live.digest, live.counter) == (record.digest, record.counter):
         return record  # An earlier attempt got through and did not live to hear the answer.
-    try:
-        push_bundle(url, record, bundles.approved(chain, record))
-    except Refused as error:
-        settle(record, "failed", error.found)
-        raise
+    push_approved(record, url)
     return record
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -32,14 +31,13 @@ REPO_ENV = "LOADMASTER_REPO"
 """Environment variable naming the repository to clone; the one this file stands in by default."""
 
 
+UNFINISHED = "+unfinished"
+"""Ends the name of a clone that is being made; no run's folder has a ``+`` in its name."""
+
+
 def repository() -> Path:
     """The repository that runs are cloned from."""
     return Path(os.environ.get(REPO_ENV, Path(__file__).resolve().parent.parent))
-
-
-def folder_name(run_id: str) -> str:
-    """Make a run id (``manual__2026-11-16T02:00:00+00:00``) a plain folder name, readably."""
-    return re.sub(r"[^A-Za-z0-9._-]", "-", run_id)
 
 
 class NightlyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,14 +56,14 @@ def create(run_id: str, *, source: Path, home: Path, days: tuple[date, date] | N
         home: ``var/``: holds workspaces, the DVC cache and the DVC remote.
         days: First and last day to work on; without it, what ``nightly.days`` of ``params.yaml`` says.
     """
-    target = home / "runs" / folder_name(run_id)
+    target = places.workspace(run_id, home)
     if target.exists():
         return target
     head = ["git", "-C", str(source), "rev-parse", "--quiet", "--verify", "HEAD"]
     if subprocess.run(head, check=False, capture_output=True).returncode:
         raise ConfigError(f"{source} is not a git repository with a commit", fix=f"commit first, or set {REPO_ENV}")
     target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = target.with_name(target.name + ".tmp")
+    unfinished = target.with_name(target.name + UNFINISHED)
     shutil.rmtree(unfinished, ignore_errors=True)
     # --shared borrows the source's objects: a clone costs no copy of the history.
     subprocess.run(["git", "clone", "--quiet", "--shared", source, unfinished], check=True)

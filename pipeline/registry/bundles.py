@@ -22,8 +22,9 @@ import yaml
 
 from pipeline.errors import RegistryError
 from pipeline.files import replaced_folder
-from pipeline.registry import dvc_objects, places, signing
+from pipeline.registry import dvc_objects, places, runs, signing
 from pipeline.registry.chain import Chain
+from pipeline.registry.git import Repository
 from pipeline.registry.runs import Run
 from wire import signatures
 from wire.bundle import check_manifest
@@ -87,6 +88,36 @@ def pointed_at(document: bytes, path: str) -> dvc_objects.Output:
     except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError):
         pass  # Whatever it is, it is not ours: told below, in one way.
     raise RegistryError(f"{path}: not the DVC file of one bundle", "one folder, named by the digest, and its hash")
+
+
+@contextmanager
+def of_run(mirror: Repository, commit: str, problem: str) -> Iterator[Path]:
+    """Give the bundle that a recorded run exported: by the hashes in its commit, not from its workspace."""
+    wanted = runs.bundle_output(problem)
+    md5 = runs.outputs_of(mirror, commit).get(wanted, "")
+    if not _DIRECTORY.fullmatch(md5):
+        raise RegistryError(f"{runs.LOCK} in commit {commit[:12]} says nothing of {wanted}", "a run that exported it")
+    with dvc_folder() as root:
+        folder = root / "bundle"
+        if not _copied(md5, folder):
+            file = root / "bundle.dvc"
+            file.write_text(yaml.safe_dump({"outs": [{"md5": md5, "hash": "md5", "path": folder.name}]}))
+            dvc(root, "pull", "--quiet", file.name)
+        signatures.refuse_links(folder)
+        yield folder
+
+
+def _copied(md5: str, folder: Path) -> bool:
+    """Copy a directory object whose files are all on this machine; DVC takes seconds for the same."""
+    if dvc_objects.find(md5) is None:
+        return False
+    objects = {Path(name).name: dvc_objects.find(member) for name, member in dvc_objects.members(md5).items()}
+    if None in objects.values():
+        return False
+    folder.mkdir()
+    for name, path in objects.items():
+        shutil.copyfile(str(path), folder / name)
+    return True
 
 
 def finalise(source: Path, run: Run, verdict: Verdict) -> Path:

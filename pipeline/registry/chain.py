@@ -16,9 +16,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET
+
 from pipeline.errors import RegistryError
 from pipeline.registry import places, records, signing, tags
-from pipeline.registry.git import Repository
+from pipeline.registry.git import Repository, stale_lock
 from pipeline.registry.records import FLIPS, Finding
 from wire import signatures
 from wire.contracts import encode
@@ -48,6 +50,8 @@ class Chain:
     mirror: Repository
     commit: str | None
     records: list[PromotionRecord] = field(default_factory=list)
+    obstacle: list[str] = field(default_factory=list)
+    """Lock files that a push met."""
 
     @classmethod
     def open(cls) -> Chain:
@@ -126,6 +130,8 @@ class Chain:
     def next_record(self, **fields: Any) -> PromotionRecord:
         """Build the record that would come next: position, hash of the one before and time are filled in."""
         head = self.head()
+        # What a record of schema 1 did not say, one that follows it does not know either.
+        fields |= {name: blank for name, blank in _NEWER.items() if fields.get(name, UNSET) is UNSET}
         return PromotionRecord(
             sequence=head[0] + 1 if head else 0,
             previous_record_sha256=head[1] if head else None,
@@ -191,10 +197,11 @@ class Chain:
     def _push(self, commit: str, refspecs: list[str]) -> bool:
         remote = places.registry_remote()
         try:
-            self.mirror.run("push", "--quiet", "--atomic", remote, f"{commit}:{BRANCH}", *refspecs)
+            self.mirror.push(remote, f"{commit}:{BRANCH}", *refspecs)
         except RegistryError as error:
-            # "cannot lock ref": somebody else is writing this very moment.
+            # "cannot lock ref": somebody else is writing this very moment, unless they were killed while they did.
             if "lock" in str(error) or sync().resolve(TRACKED) != self.commit:
+                self.obstacle.append(stale_lock(str(error)))
                 return False
             raise RegistryError(f"the registry at {remote} did not take the push: {error.found}") from error
         self.remember(commit)
@@ -227,8 +234,11 @@ def _descends(mirror: Repository, commit: str | None, anchor: str) -> bool:
 
 _CARRIED = (
     "problem", "digest", "previous_digest", "counter", "run_id", "git_commit", "dvc_lock_sha256", "data_range", "gate",
-    "bundle_sha256",
+    "bundle_sha256", "kind", "report_sha256", "rules_off",
 )  # fmt: skip
+
+_NEWER: dict[str, Any] = {"kind": "promotion", "answer": None, "report_sha256": None, "rules_off": {}}
+"""What records have since schema 2, and what it is when nobody says otherwise."""
 
 
 def append(decide: Callable[[Chain], PromotionRecord], *, files: Mapping[str, bytes] | None = None) -> PromotionRecord:
@@ -244,6 +254,12 @@ def append(decide: Callable[[Chain], PromotionRecord], *, files: Mapping[str, by
         if chain.write(record, files or {}):
             return record
         time.sleep(random.uniform(0.02, 0.2))  # noqa: S311  (spreads the writers; nothing secret)
+    if lock := next(filter(None, chain.obstacle), ""):
+        raise RegistryError(
+            f"the registry is locked: {lock}",
+            "a lock that its owner removes within a second",
+            "nothing was recorded; if no git process runs there any more, it was killed: delete that file",
+        )
     raise RegistryError(
         f"the registry changed under {ATTEMPTS} attempts to write", fix="nothing was recorded; run it again"
     )
@@ -264,9 +280,12 @@ def sync() -> Repository:
         except RegistryError as error:
             # Two fetches into one mirror meet on a ref's lock file; the other one is done in a moment.
             if "lock" not in str(error) or attempt == ATTEMPTS - 1:
+                lock = stale_lock(str(error))
                 raise RegistryError(
-                    f"the registry at {remote} cannot be read: {error.found}",
-                    fix=f"set {places.REGISTRY_ENV} to a git repository, or run registry restore",
+                    f"the registry at {remote} cannot be read: {lock or error.found}",
+                    fix="if no git process runs there any more, it was killed: delete that file"
+                    if lock
+                    else f"set {places.REGISTRY_ENV} to a git repository, or run registry restore",
                 ) from error
             time.sleep(random.uniform(0.02, 0.2))  # noqa: S311
         else:

@@ -113,7 +113,7 @@ def _old_logs(before: float) -> Iterator[str]:
 
 def _remove(chain: Chain, kind: str, item: str) -> None:
     if kind == "branch":
-        chain.mirror.run("push", "--quiet", places.registry_remote(), "--delete", f"refs/heads/{item}")
+        chain.mirror.push(places.registry_remote(), f":refs/heads/{item}")
         chain.mirror.run("update-ref", "-d", f"refs/remotes/origin/{item}")
     elif kind == "log":
         (var() / item).unlink()

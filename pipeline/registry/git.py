@@ -6,8 +6,10 @@ Commits and tags carry the time of the record they hold and a fixed author: the 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -16,6 +18,27 @@ from pipeline.errors import RegistryError
 AUTHOR = "Loadmaster", "loadmaster@localhost"
 
 _SETTINGS = ["-c", "gc.auto=0", "-c", "commit.gpgsign=false", "-c", "core.hooksPath=/dev/null"]
+
+_RECEIVE = "git -c core.hooksPath=/dev/null -c core.alternateRefsCommand= -c receive.autogc=false receive-pack"
+"""How a push is received in a repository of this machine: nothing that somebody left in its ``hooks/`` is run. What
+``_SETTINGS`` say does not reach the receiving process."""
+
+_LOCK = re.compile(r"'([^']+\.lock)': File exists")
+
+
+def stale_lock(message: str) -> str:
+    """Name the lock file that git's complaint is about, and its age; empty when it is about none that is still there.
+
+    A killed process leaves its lock behind and git never removes it: somebody must look, and delete it.
+    """
+    found = _LOCK.search(message)
+    if found is None:
+        return ""
+    try:
+        age_s = time.time() - Path(found[1]).stat().st_mtime
+    except OSError:
+        return ""  # It went meanwhile: not stale.
+    return f"{found[1]} has been there for {age_s:.0f} s"
 
 
 class Repository:
@@ -50,6 +73,11 @@ class Repository:
                 + done.stderr.decode(errors="replace").strip()
             )
         return done.stdout
+
+    def push(self, remote: str, *refspecs: str) -> None:
+        """Push all of it or nothing; hooks that lie in a repository of this machine are not run."""
+        ours = [f"--receive-pack={_RECEIVE}"] if remote.startswith("file://") or Path(remote).is_dir() else []
+        self.run("push", "--quiet", "--atomic", *ours, remote, *refspecs)
 
     def text(self, *arguments: str) -> str:
         """Run git and return what it printed as a stripped string."""

@@ -7,9 +7,12 @@ again writes it.
 
 from __future__ import annotations
 
+from pipeline import approval
 from pipeline.errors import PushError, RegistryError
+from pipeline.registry import bundles
 from pipeline.registry.chain import Chain, append
-from pipeline.registry.service import live_policy
+from pipeline.registry.records import FLIPS
+from pipeline.registry.service import Refused, live_policy, push_bundle
 from pipeline.registry.service import roll_back as flip_back
 from wire.contracts.policies import LivePolicy
 from wire.contracts.record import PromotionRecord, State
@@ -64,9 +67,11 @@ def reconcile(problem: str, url: str) -> PromotionRecord | None:
 
 
 def roll_back(problem: str, url: str, *, approver: str, reason: str, to: str | None = None) -> PromotionRecord:
-    """Have the service flip to the policy it ran before, and record who wanted it and why.
+    """Go back to a policy that was live once, and record who wanted it and why.
 
-    Run again, it finishes what is unfinished and never flips a second time; the way forward again is ``to``.
+    What the service ran before it still holds: it flips, and the record follows. Any other is pushed again, with a
+    signed record of the rollback. Run again, it finishes what is unfinished and never flips a second time; the way
+    forward again is ``to``.
 
     Args:
         problem: Whose policy.
@@ -75,8 +80,7 @@ def roll_back(problem: str, url: str, *, approver: str, reason: str, to: str | N
         reason: Their words.
         to: The digest to end on, or its beginning; without it, what was live before.
     """
-    if not approver.strip():
-        raise RegistryError("nobody asked for this rollback", "--approver with the name of a person")
+    approval.refuse_nobody(approver)
     answer, chain = live_policy(url, problem), Chain.open()
     live = _settled(chain, problem)
     if live is None or answer is None:
@@ -86,7 +90,7 @@ def roll_back(problem: str, url: str, *, approver: str, reason: str, to: str | N
         # Either an earlier attempt flipped and did not live to record it, or somebody else did: no second flip.
         if to is not None and not _begins(answer.digest, to):
             raise RegistryError(f"{problem}: {url} flipped to {_describe(answer)} meanwhile", f"{to} to be live")
-        return _record_flip(problem, url, answer, approver=approver.strip(), reason=reason)
+        return _record_flip(problem, url, answer, approver=approver, reason=reason)
     if to is not None and _begins(live.digest, to):
         return live
     if to is None and live.state == "rolled_back":
@@ -94,18 +98,65 @@ def roll_back(problem: str, url: str, *, approver: str, reason: str, to: str | N
             f"{problem} was rolled back already: {_describe_live(live)} is live (record {live.sequence})",
             fix=f"nothing was changed; --to {answer.previous_digest} flips forward again",
         )
-    target = answer.previous_digest
-    if target is None or chain.approved(problem, target) is None or (to is not None and not _begins(target, to)):
+    target = _once_live(chain, problem, to) if to is not None else answer.previous_digest
+    before = chain.approved(problem, target) if target else None
+    if target is None or before is None:
         raise RegistryError(
             f"{problem}: before {live.digest[:19]} {url} ran {target or 'no policy'}",
-            to or "an approved policy to go back to",
-            "the service keeps one policy before the live one; any other is promoted again from its run",
+            "an approved policy to go back to",
+            "python -m pipeline.registry list shows what was live; --to names it",
         )
+    bundles.approved(chain, before)  # Signed by a key that is good now; the service may not have heard of a revocation.
+    if target != answer.previous_digest:
+        return _push_again(problem, url, before, approver=approver, reason=reason)
     flip_back(url, problem, live_digest=live.digest, counter=chain.counter(problem) + 1)
     after = live_policy(url, problem)
     if after is None or after.digest != target:
         raise PushError(f"{problem}: {url} reports {_describe(after)} after the rollback", target)
-    return _record_flip(problem, url, after, approver=approver.strip(), reason=reason)
+    return _record_flip(problem, url, after, approver=approver, reason=reason)
+
+
+def _once_live(chain: Chain, problem: str, to: str) -> str:
+    """Complete the beginning of a digest to that of one policy that was live before."""
+    found = {one.digest for one in chain.of(problem) if one.state in FLIPS and _begins(one.digest, to)}
+    if len(found) != 1:
+        raise RegistryError(
+            f"{len(found)} policies that were live begin with {to}",
+            "one",
+            "forward goes promote, with a gate; python -m pipeline.registry list shows what was live",
+        )
+    return found.pop()
+
+
+def _push_again(problem: str, url: str, before: PromotionRecord, *, approver: str, reason: str) -> PromotionRecord:
+    """Sign the decision to go back to an older policy, hand it to the service with that, and ask what it runs."""
+    given = approval.typed(approver, digest=before.digest, report_sha256=None)
+
+    def decide(chain: Chain) -> PromotionRecord:
+        live = _settled(chain, problem)
+        return chain.follow_up(
+            before,
+            state="approved",
+            kind="rollback",
+            counter=chain.counter(problem) + 1,
+            previous_digest=live.digest if live else None,
+            approver=given.person_name,
+            reason=reason,
+            answer=given,
+        )
+
+    record = append(decide)
+    push_approved(record, url)
+    return confirm(problem, url)
+
+
+def push_approved(record: PromotionRecord, url: str) -> None:
+    """Hand the bundle of an approved record to the service; a refusal is final, and recorded as ``failed``."""
+    try:
+        push_bundle(url, record, bundles.approved(Chain.open(), record))
+    except Refused as error:
+        settle(record, "failed", error.found)
+        raise
 
 
 def _settled(chain: Chain, problem: str) -> PromotionRecord | None:
@@ -123,6 +174,9 @@ def _record_flip(
     problem: str, url: str, answer: LivePolicy | None, *, approver: str | None, reason: str
 ) -> PromotionRecord:
     """Write that the service runs an earlier policy again."""
+    given = None
+    if approver is not None and answer is not None and answer.digest is not None:
+        given = approval.typed(approver, digest=answer.digest, report_sha256=None)
 
     def decide(chain: Chain) -> PromotionRecord:
         live = chain.live(problem)
@@ -143,9 +197,11 @@ def _record_flip(
             state="rolled_back",
             counter=answer.counter,
             previous_digest=live.digest if live else None,
-            approver=approver,
+            kind="rollback",
+            approver=given.person_name if given else None,
             reason=reason,
             loaded_at=answer.loaded_at,
+            answer=given,
         )
 
     return append(decide)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from pipeline.settings import var
 from wire import environment
+from wire.errors import ConfigError
 
 REGISTRY_ENV = environment.variable("registry")
 """Environment variable naming the git remote of the registry; ``var/registry.git`` without it."""
@@ -53,3 +55,27 @@ def bundle(digest: str) -> Path:
 def store() -> Path:
     """The placement service's policy store, when it runs on this machine."""
     return environment.place("store_dir").absolute()
+
+
+LONGEST_NAME = 240
+"""Of a folder, in bytes; file systems take 255."""
+
+
+def run_folder_name(run_id: str) -> str:
+    """Make a run id (``manual__2026-11-16T02:00:00+00:00``) a folder name: readable, and no two runs share one.
+
+    Letters, digits, ``_``, ``-`` and inner dots stay; every other byte becomes ``~3A``, the tilde too.
+    """
+    escaped = "".join(
+        chr(byte) if re.fullmatch(rb"[A-Za-z0-9._-]", bytes([byte])) else f"~{byte:02X}"
+        for byte in run_id.encode("utf-8", "surrogatepass")
+    )
+    name = f"~2E{escaped[1:]}" if escaped.startswith(".") else escaped
+    if not name or len(name) > LONGEST_NAME:
+        raise ConfigError(f"run id {run_id[:80]!r} is {len(name)} bytes as a folder", f"1 to {LONGEST_NAME}")
+    return name
+
+
+def workspace(run_id: str, home: Path | None = None) -> Path:
+    """The clone that a run works in."""
+    return (home or var()) / "runs" / run_folder_name(run_id)

@@ -13,6 +13,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from msgspec import UNSET
+
 from wire import records as wire_records
 from wire.contracts import decode, encode
 from wire.contracts.record import PromotionRecord
@@ -26,6 +28,9 @@ _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 FLIPS = ("live", "rolled_back")
 """States after which another policy answers."""
+
+LONGEST_PERSON = 200
+"""Characters of a person's name."""
 
 
 class Finding(NamedTuple):
@@ -89,6 +94,7 @@ def examine(
             findings += _own_faults(record, sequence, before, data)
             findings += _signature_faults(record, data, files.get(signature_path_of(sequence)), keys, revoked)
             findings += [Finding(path, reason) for reason in _impossible(record, records)]
+            findings += [Finding(path, reason) for reason in _undecided(record, records)]
             records.append(record)
         before = hashlib.sha256(data).hexdigest()
     return records, findings + list(_rewritten(files, revoked))
@@ -108,6 +114,7 @@ def _read(data: bytes, path: str) -> tuple[PromotionRecord | None, list[Finding]
         (_COMMIT, "commit", record.git_commit),
         (_SHA256, "SHA-256", record.dvc_lock_sha256),
         (_SHA256, "SHA-256", record.bundle_sha256),
+        (_SHA256, "SHA-256", record.report_sha256 or None),
     )
     faults = [
         f"{text!r} is not a {name}" for form, name, text in forms if text is not None and not form.fullmatch(text)
@@ -174,6 +181,62 @@ def _signature_faults(
         yield Finding(path, f"signed by key {key[:12]} after its revocation")
 
 
+def is_a_name(text: str) -> bool:
+    """Whether a person's name can be read by another person: no control characters, nothing invisible, not endless."""
+    return bool(text.strip()) and text.isprintable() and len(text) <= LONGEST_PERSON
+
+
+def spent(run_id: str, mine: list[PromotionRecord]) -> PromotionRecord | None:
+    """The record after which a run cannot be promoted any more: a person rejected it, or it went live once."""
+    return next(
+        (
+            other
+            for other in reversed(mine)
+            if other.run_id == run_id
+            and (other.state in FLIPS or (other.state == "rejected" and other.approver is not None))
+        ),
+        None,
+    )
+
+
+def answered_before(answer_id: str, before: list[PromotionRecord]) -> PromotionRecord | None:
+    """The record that an answer was used for: it counts once."""
+    return next((other for other in before if other.answer and other.answer.id == answer_id), None)
+
+
+def _undecided(record: PromotionRecord, before: list[PromotionRecord]) -> Iterator[str]:
+    """Say in what a record lacks the decision of a person; records of schema 1 were written before that was kept."""
+    newer = (record.kind, record.answer, record.report_sha256, record.rules_off)
+    if record.schema == 1:
+        if any(field is not UNSET for field in newer):
+            yield "of schema 1, with fields of schema 2"
+        if any(other.schema == 2 for other in before):
+            yield "of schema 1 after records of schema 2: it hides whose decision it was"
+        return
+    if UNSET in newer:
+        yield "of schema 2 without kind, answer, report_sha256 or rules_off"
+        return
+    answer = record.answer or None
+    if answer is None:
+        if record.state == "approved" or (record.state in ("rejected", "rolled_back") and record.approver is not None):
+            yield f"{record.state} by {record.approver} without an answer of theirs"
+        return
+    if record.state in ("live", "failed"):
+        yield f"{record.state} by somebody's answer: the service decides that"
+    if answer.person_name != record.approver:
+        yield f"names {record.approver!r}, the answer is of {answer.person_name!r}"
+    if answer.digest != record.digest:
+        yield f"the answer was about {answer.digest}"
+    if record.kind == "promotion" and (record.report_sha256 is None or answer.report_sha256 != record.report_sha256):
+        yield "the answer was about another report"
+    if (used := answered_before(answer.id, before)) is not None:
+        yield f"its answer was used before, by record {used.sequence}"
+    if record.state == "approved" and record.kind == "promotion":
+        mine = [other for other in before if other.problem == record.problem]
+        if (once := spent(record.run_id, mine)) is not None:
+            yield f"run {record.run_id} was {once.state} before, in record {once.sequence}: that needs a new run"
+
+
 def _impossible(record: PromotionRecord, before: list[PromotionRecord]) -> Iterator[str]:
     """Say why this record cannot follow those before it."""
     if before and record.decided_at < before[-1].decided_at:
@@ -183,13 +246,18 @@ def _impossible(record: PromotionRecord, before: list[PromotionRecord]) -> Itera
     live = flips[-1].digest if flips else None
     counter = max((other.counter for other in mine), default=0)
     approved = [other for other in mine if other.state == "approved"]
+    if record.approver is not None and not is_a_name(record.approver):
+        yield f"{record.state} by {record.approver!r}, which nobody could read as a name"
     if record.state == "approved":
         if not (record.approver or "").strip():
             yield "approved by nobody"
         settled = {other.counter for other in mine if other.state in ("live", "failed")}
         if waiting := [other.sequence for other in approved if other.counter not in settled]:
             yield f"approved while record {waiting[-1]} was neither live nor failed"
-        if record.gate.get("outcome") != "pass":
+        if record.kind == "rollback":
+            if record.digest not in {other.digest for other in flips}:
+                yield f"a rollback to {record.digest}, which was never live"
+        elif record.gate.get("outcome") != "pass":
             yield f"approved although the gate said {record.gate.get('outcome')!r}"
         if record.bundle_sha256 is None:
             yield "approved without a signed bundle"

@@ -63,7 +63,7 @@ def rebuild_tags(chain: Chain) -> list[str]:
         f"+{tags.make(chain.mirror, name, derived[name])}:refs/tags/{name}" if name in derived else f":refs/tags/{name}"
         for name in wrong
     ]
-    chain.mirror.run("push", "--quiet", "--atomic", places.registry_remote(), *refspecs)
+    chain.mirror.push(places.registry_remote(), *refspecs)
     sync()
     return [f"tag {name}: rebuilt from the records" for name in wrong]
 
@@ -78,7 +78,7 @@ def _push_back(mirror: Repository) -> list[str]:
     if findings:
         raise RegistryError(f"the mirror is not whole either: {findings[0]}")
     runs = {f"{record.git_commit}:refs/heads/{branch_of(record.run_id)}" for record in chain.records}
-    mirror.run("push", "--quiet", "--atomic", places.registry_remote(), f"{anchor}:{BRANCH}", *sorted(runs))
+    mirror.push(places.registry_remote(), f"{anchor}:{BRANCH}", *sorted(runs))
     sync()
     return [f"registry: {len(chain.records)} records and {len(runs)} runs given back to the remote from the mirror"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from pipeline.registry import dvc_objects
 from pipeline.registry.chain import Chain
 from pipeline.registry.records import Finding
-from pipeline.registry.runs import LOCK, branch_of, gate_output, read_report, report_of
+from pipeline.registry.runs import LOCK, PREFIX, REPORTS, branch_of, gate_output, read_report, report_of, shown_sha256
 from wire.contracts.record import PromotionRecord
 from wire.errors import LoadmasterError
 
@@ -17,6 +17,7 @@ from wire.errors import LoadmasterError
 def findings(chain: Chain) -> Iterator[Finding]:
     """List what is missing or changed behind any record."""
     seen: set[str] = set()
+    yield from _other_verdicts(chain)
     for record in chain.records:
         branch = branch_of(record.run_id)
         head = chain.mirror.resolve(f"refs/remotes/origin/{branch}")
@@ -27,8 +28,28 @@ def findings(chain: Chain) -> Iterator[Finding]:
             yield Finding(f"branch {branch}", f"missing: record {record.sequence} rests on it")
         elif not chain.mirror.succeeds("merge-base", "--is-ancestor", record.git_commit, head):
             yield Finding(f"branch {branch}", f"no longer holds commit {record.git_commit[:12]}: history was rewritten")
+        elif head != record.git_commit:
+            yield Finding(
+                f"branch {branch}",
+                f"has commits on top of {record.git_commit[:12]}, which record {record.sequence} names",
+            )
         yield from _content(chain, record, data=record.git_commit not in seen)
         seen.add(record.git_commit)
+
+
+def _other_verdicts(chain: Chain) -> Iterator[Finding]:
+    """Look at every run, named by a record or not: the gate speaks once."""
+    for ref, head in chain.mirror.refs(f"refs/remotes/origin/{PREFIX}*").items():
+        branch = ref.removeprefix("refs/remotes/origin/")
+        commits = chain.mirror.text("log", "--format=%H", head, "--", REPORTS).split()
+        said: dict[str, set[str]] = {}
+        for commit in commits if len(commits) > 1 else ():
+            for path, data in chain.mirror.files(commit, REPORTS).items():
+                if path.endswith("/report.json"):
+                    said.setdefault(path, set()).add(str(read_report(data).get("outcome")))
+        for path, outcomes in sorted(said.items()):
+            if len(outcomes) > 1:
+                yield Finding(f"branch {branch}", f"{path} said {' and '.join(sorted(outcomes))}: the verdict changed")
 
 
 def _content(chain: Chain, record: PromotionRecord, *, data: bool) -> Iterator[Finding]:
@@ -43,6 +64,8 @@ def _content(chain: Chain, record: PromotionRecord, *, data: bool) -> Iterator[F
         yield Finding(LOCK, f"{where} is not the one that record {record.sequence} names")
     if report in files and read_report(files[report]) != record.gate:
         yield Finding(report, f"{where} differs from the report in record {record.sequence}")
+    if record.report_sha256 and shown_sha256(chain.mirror, record.git_commit, record.problem) != record.report_sha256:
+        yield Finding(report, f"{where} is not what the approver of record {record.sequence} was shown")
     if lock is not None and report in files:
         yield from _unlike_its_stage(record, lock, files[report], where)
     if lock is not None and data:

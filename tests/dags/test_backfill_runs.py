@@ -17,7 +17,7 @@ import yaml
 from pipeline.local import servers
 from pipeline.local.__main__ import APPROVER
 from pipeline.local.airflow_api import ENDED, AirflowApi
-from pipeline.workspace import folder_name
+from pipeline.registry import places
 
 pytestmark = [pytest.mark.airflow, pytest.mark.soak, pytest.mark.timeout(1500)]
 ROOT = Path(__file__).parents[2]
@@ -93,7 +93,7 @@ def backfill(settings, api, airflow, *, kill):
             print(api.log(DAG, run, task["task_id"], task["map_index"], task["try_number"])[-3000:])
     assert state == "success"
     assert killed
-    return settings.var / "runs" / folder_name(run), {task["task_id"]: task["try_number"] for task in tasks}
+    return places.workspace(run, settings.var), {task["task_id"]: task["try_number"] for task in tasks}
 
 
 def digests(folder):

@@ -8,6 +8,7 @@ import yaml
 from pipeline import workspace
 from pipeline.champions import Standing
 from pipeline.registry import command as registry
+from pipeline.registry import places
 from wire.errors import ConfigError
 
 PARAMS = "problems: [functions]\ndata: {from: null, to: null}\nnightly: {days: null}\n"
@@ -86,7 +87,7 @@ def test_a_second_call_takes_the_workspace_as_it_is(source, var):
 
 
 def test_what_a_killed_clone_left_behind_is_not_taken_for_a_workspace(source, var):
-    unfinished = var / "runs" / (workspace.folder_name(RUN) + ".tmp")
+    unfinished = var / "runs" / (places.run_folder_name(RUN) + workspace.UNFINISHED)
     unfinished.mkdir(parents=True)
     (unfinished / "garbage").touch()
     path = workspace.create(RUN, source=source, home=var)

@@ -127,7 +127,7 @@ class Night:
 
     def __call__(self, run_id: str, *, seed: int, champion: str | None = None) -> Path:
         home = Path(os.environ["LOADMASTER_VAR"])
-        clone = home / "runs" / run_id.replace(":", "-").replace("+", "-")
+        clone = places.workspace(run_id, home)
         clone.parent.mkdir(parents=True, exist_ok=True)
         run("git", "clone", "--quiet", "--shared", self.repository, clone, cwd=home)
         (clone / ".dvc" / "config.local").write_text(
@@ -266,8 +266,9 @@ def _enter(monkeypatch: pytest.MonkeyPatch, folder: Path, *, remotes: Path | Non
 
 
 def go_live(clone: Path, run_id: str, service: FakeService) -> PromotionRecord:
-    """Approve, push and verify."""
-    promote.promote("functions", clone, run_id=run_id, approver="ada", reason="looks good")
+    """Record, approve, push and verify."""
+    runs.record_run(clone, run_id)
+    promote.promote("functions", run_id=run_id, approver="ada", reason="looks good")
     push.push("functions", service.url)
     return outcomes.confirm("functions", service.url)
 
@@ -287,8 +288,8 @@ def finished_history(tmp_path_factory: pytest.TempPathFactory, night: Night) -> 
         _enter(monkeypatch, root / "var", remotes=root / "remotes")
         first = go_live(night(HISTORY_RUNS[0], seed=1), HISTORY_RUNS[0], fake)
         second = go_live(night(HISTORY_RUNS[1], seed=2, champion=first.digest), HISTORY_RUNS[1], fake)
-        clone = night(HISTORY_RUNS[2], seed=3, champion=second.digest)
-        promote.reject("functions", clone, run_id=HISTORY_RUNS[2], approver="bob", reason="not on a Friday")
+        runs.record_run(night(HISTORY_RUNS[2], seed=3, champion=second.digest), HISTORY_RUNS[2])
+        promote.reject("functions", run_id=HISTORY_RUNS[2], approver="bob", reason="not on a Friday")
         fake.policies["functions"] = {"digest": first.digest, "counter": 3, "previous_digest": second.digest,
                                       "loaded_at": "2026-11-16T09:00:00+00:00"}  # fmt: skip
         outcomes.reconcile("functions", fake.url)
@@ -320,6 +321,35 @@ def dvc_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(bundles, "dvc", dvc)
     monkeypatch.setattr(runs, "_push_data", lambda run_dir: dvc(run_dir, "push", "--quiet"))
+
+
+@pytest.fixture
+def forget_run() -> Callable[[str], None]:
+    """Makes a run unrecorded again."""
+
+    def forget(name: str) -> None:
+        for repository in (Repository(Path(places.registry_remote())), Repository(places.registry_mirror())):
+            for ref in repository.refs("refs/heads/runs", "refs/remotes/origin/runs"):
+                if ref.endswith(f"/{name}"):
+                    repository.run("update-ref", "-d", ref)
+
+    return forget
+
+
+@pytest.fixture
+def judge_again(nights: Path, forget_run: Callable[[str], None]) -> Callable[..., None]:
+    """Changes what the gate says of a run, and records that as if it had never said anything else."""
+
+    def judge(name: str, **changes: object) -> None:
+        path = nights / name / "data" / "gate" / "functions" / "report.json"
+        text = json.dumps(json.loads(path.read_text()) | changes)
+        path.unlink()  # a hard link into the cache, as a workspace has
+        path.write_text(text)
+        bundles.dvc(nights / name, "commit", "--force", "--quiet")
+        forget_run(name)
+        runs.record_run(nights / name, name)
+
+    return judge
 
 
 @pytest.fixture

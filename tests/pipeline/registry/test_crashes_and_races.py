@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import promote
-from pipeline.registry import bundles, chain, places, runs
+from pipeline.registry import bundles, chain, runs
 from pipeline.registry.chain import Chain
 from pipeline.registry.git import Repository
 from pipeline.registry.verify import verify
@@ -26,7 +26,8 @@ pytestmark = pytest.mark.usefixtures("dvc_in_process")
 
 
 def approve(run_dir: Path, approver: str = "ada") -> None:
-    promote.promote("functions", run_dir, run_id=run_dir.name, approver=approver, reason="")
+    runs.record_run(run_dir, run_dir.name)
+    promote.promote("functions", run_id=run_dir.name, approver=approver, reason="")
 
 
 def in_child(action: Callable[[], None]) -> int:
@@ -85,16 +86,8 @@ def die_before_write(number: int) -> None:
     Repository._spawn = counted_spawn  # type: ignore[method-assign, assignment]
 
 
-def forget_run(name: str) -> None:
-    """Make run "one" unrecorded again, so that recording it is among the writes."""
-    for repository in (Repository(Path(places.registry_remote())), Repository(places.registry_mirror())):
-        for ref in repository.refs("refs/heads/runs", "refs/remotes/origin/runs"):
-            if ref.endswith(f"/{name}"):
-                repository.run("update-ref", "-d", ref)
-
-
-def test_a_kill_before_any_write_leaves_a_registry_that_is_whole_and_can_go_on(nights, tmp_path) -> None:
-    forget_run("one")
+def test_a_kill_before_any_write_leaves_a_registry_that_is_whole_and_can_go_on(nights, forget_run, tmp_path) -> None:
+    forget_run("one")  # so that recording it is among the writes
     pristine = tmp_path / "pristine"
     subprocess.run(["cp", "-a", str(nights.parent), str(pristine)], check=True)
     outcomes: list[str] = []
@@ -171,7 +164,7 @@ def test_writers_that_do_not_conflict_all_get_through_in_one_chain(nights) -> No
             )
         )
 
-    promote.reject("functions", nights / "one", run_id="one", approver="p0", reason="no")
+    promote.reject("functions", run_id="one", approver="p0", reason="no")
     children = [FORK.Process(target=turn_down, args=(number,)) for number in range(1, 5)]
     for child in children:
         child.start()
@@ -186,7 +179,7 @@ def test_writers_that_do_not_conflict_all_get_through_in_one_chain(nights) -> No
 
 def test_a_reader_whose_fetch_is_older_than_anothers_push_does_not_cry_tampering(nights) -> None:
     """The other process pushes and moves the anchor between our fetch and our look at it."""
-    promote.reject("functions", nights / "one", run_id="one", approver="p0", reason="no")
+    promote.reject("functions", run_id="one", approver="p0", reason="no")
     behind = Chain.open()
     newer = chain.append(
         lambda now: now.follow_up(now.records[0], state="rejected", approver="p1", reason="no", bundle_sha256=None)

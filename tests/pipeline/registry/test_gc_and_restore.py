@@ -115,8 +115,8 @@ def test_after_a_restore_the_next_promotion_signs_with_a_new_key_beside_the_old(
     live = Chain.open().records[5]
     shutil.rmtree(history / "var")
     restore.restore()
-    clone = night("after", seed=5, champion=live.digest)
-    record = promote.promote("functions", clone, run_id="after", approver="ada", reason="")
+    runs.record_run(night("after", seed=5, champion=live.digest), "after")
+    record = promote.promote("functions", run_id="after", approver="ada", reason="")
     assert signing.current_key_id() != old
     assert record.counter == 4
     assert verify()[1] == []
@@ -130,7 +130,7 @@ def test_restore_trusts_only_the_keys_it_was_told(history) -> None:
 
 
 def test_a_lost_embedded_repository_is_given_back_from_the_mirror(nights) -> None:
-    promote.promote("functions", nights / "one", run_id="one", approver="ada", reason="")
+    promote.promote("functions", run_id="one", approver="ada", reason="")
     records = Chain.open().records
     shutil.rmtree(nights.parent / "registry.git")
     with pytest.raises(RegistryError, match="no branch at all"):

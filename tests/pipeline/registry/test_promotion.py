@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -42,20 +41,18 @@ def test_a_promotion_goes_live_and_everything_names_the_same_digest(home, night,
     assert len(Chain.open().records) == 2
 
 
-def test_refusals_leave_no_trace(nights, service) -> None:
-    clone = nights / "one"
+def test_refusals_leave_no_trace(nights, judge_again, service) -> None:
+    digest = bundles.read_manifest(nights / "one" / "data" / "bundles" / "functions").digest
     with pytest.raises(RegistryError, match="nobody approved"):
-        promote.promote("functions", clone, run_id="one", approver=" ", reason="")
-    path = clone / "data" / "gate" / "functions" / "report.json"
-    report = json.loads(path.read_text())
+        promote.promote("functions", run_id="one", approver=" ", reason="")
     for change, message in (
         ({"outcome": "inconclusive"}, "the gate said inconclusive"),
-        ({"digest": "sha256:0"}, "run the gate again"),
-        ({"champion_digest": "sha256:1"}, "but nothing is live"),
+        ({"outcome": "pass", "digest": "sha256:0"}, "run the gate again"),
+        ({"digest": digest, "champion_digest": "sha256:1"}, "but nothing is live"),
     ):
-        path.write_text(json.dumps(report | change))
+        judge_again("one", **change)
         with pytest.raises(RegistryError, match=message):
-            promote.promote("functions", clone, run_id="one", approver="ada", reason="")
+            promote.promote("functions", run_id="one", approver="ada", reason="")
     with pytest.raises(RegistryError, match="no promotion of functions is waiting"):
         push.push("functions", service.url)
     assert Chain.open().records == []
@@ -63,7 +60,7 @@ def test_refusals_leave_no_trace(nights, service) -> None:
 
 
 @pytest.mark.parametrize("name", ["gate/functions/report.json", "bundles/functions/policy.onnx"])
-def test_what_was_edited_after_its_stage_is_not_promoted(nights, name) -> None:
+def test_what_was_edited_after_it_was_recorded_is_not_promoted(nights, name) -> None:
     path = nights / "one" / "data" / name
     content = path.read_bytes()
     path.unlink()  # a hard link into the cache, as a workspace has
@@ -78,46 +75,43 @@ def test_what_was_edited_after_its_stage_is_not_promoted(nights, name) -> None:
         other = (nights / "two" / "data" / "gate" / "functions" / "report.json").read_bytes()
         report.unlink()
         report.write_bytes(other)
-    with pytest.raises(RegistryError, match="was changed after its stage"):
-        promote.promote("functions", nights / "one", run_id="one", approver="ada", reason="")
-    with pytest.raises(RegistryError, match="was changed after its stage"):
-        promote.reject("functions", nights / "one", run_id="one", approver="ada", reason="")
+    with pytest.raises(RegistryError, match=r"was changed after run 'one' was recorded"):
+        promote.promote("functions", run_id="one", approver="ada", reason="")
+    with pytest.raises(RegistryError, match=r"was changed after run 'one' was recorded"):
+        promote.reject("functions", run_id="one", approver="ada", reason="")
     assert Chain.open().records == []
 
 
 def test_a_rejection_is_kept_once_and_changes_nothing(nights, service) -> None:
-    clone = nights / "one"
-    first = promote.reject("functions", clone, run_id="one", approver=None, reason="")
-    again = promote.reject("functions", clone, run_id="one", approver=None, reason="")
+    first = promote.reject("functions", run_id="one", approver=None, reason="")
+    again = promote.reject("functions", run_id="one", approver=None, reason="")
     assert first == again
     assert (first.state, first.approver, first.reason) == ("rejected", None, "nobody answered in time")
     assert service.pushes == []
-    # A rejected run may still be approved later by somebody else.
-    assert promote.promote("functions", clone, run_id="one", approver="ada", reason="").counter == 1
+    # Nobody said no: asked again, somebody may still say yes.
+    assert promote.promote("functions", run_id="one", approver="ada", reason="").counter == 1
 
 
 def test_a_second_promotion_waits_for_the_first(nights) -> None:
-    first, second = nights / "one", nights / "two"
-    promote.promote("functions", first, run_id="one", approver="ada", reason="")
+    promote.promote("functions", run_id="one", approver="ada", reason="")
     with pytest.raises(RegistryError, match=r"record 0, .* approved by ada .* is not live yet.*nothing of yours"):
-        promote.promote("functions", second, run_id="two", approver="bob", reason="")
+        promote.promote("functions", run_id="two", approver="bob", reason="")
     assert len(Chain.open().records) == 1
 
 
 def test_a_refused_push_is_recorded_as_failed_and_the_next_promotion_is_free(nights, service) -> None:
-    clone = nights / "one"
-    promote.promote("functions", clone, run_id="one", approver="ada", reason="")
+    promote.promote("functions", run_id="one", approver="ada", reason="")
     service.answer_with = (422, {"error": "golden vectors differ"})
     with pytest.raises(PushError, match="422: golden vectors differ"):
         push.push("functions", service.url)
     assert [record.state for record in Chain.open().records] == ["approved", "failed"]
     assert "golden vectors differ" in Chain.open().records[-1].reason
     service.answer_with = None
-    assert promote.promote("functions", clone, run_id="one", approver="ada", reason="again").counter == 2
+    assert promote.promote("functions", run_id="one", approver="ada", reason="again").counter == 2
 
 
 def test_a_push_that_can_be_put_right_is_not_recorded_as_failed(nights, service) -> None:
-    promote.promote("functions", nights / "one", run_id="one", approver="ada", reason="")
+    promote.promote("functions", run_id="one", approver="ada", reason="")
     for code in (401, 403, 500, 503):
         service.answer_with = (code, {"error": "no"})
         with pytest.raises(PushError, match=f"answered {code}"):
@@ -128,7 +122,7 @@ def test_a_push_that_can_be_put_right_is_not_recorded_as_failed(nights, service)
 
 
 def test_a_service_that_runs_something_else_makes_the_promotion_failed(nights, service) -> None:
-    promote.promote("functions", nights / "one", run_id="one", approver="ada", reason="")
+    promote.promote("functions", run_id="one", approver="ada", reason="")
     with pytest.raises(PushError, match="reports no policy instead of counter 1"):
         outcomes.confirm("functions", service.url)
     assert [record.state for record in Chain.open().records] == ["approved", "failed"]
@@ -139,7 +133,7 @@ def test_a_service_that_runs_something_else_makes_the_promotion_failed(nights, s
 def test_a_lost_local_bundle_is_fetched_again_for_the_push(nights, service) -> None:
     import shutil
 
-    record = promote.promote("functions", nights / "one", run_id="one", approver="ada", reason="")
+    record = promote.promote("functions", run_id="one", approver="ada", reason="")
     shutil.rmtree(nights.parent / "bundles")
     push.push("functions", service.url)
     assert service.policies["functions"]["digest"] == record.digest

@@ -1,0 +1,28 @@
+"""Gives a pipeline command the means to read this Airflow: its address, and a viewer's token for a minute."""
+
+from __future__ import annotations
+
+import os
+
+from pipeline.airflow_answers import LOGIN_ENV, TOKEN_ENV, URL_ENV
+
+GOOD_FOR_S = 60
+
+
+def reader() -> dict[str, str]:
+    """Return the environment for :mod:`pipeline.airflow_answers`; a log-in that the deployment names goes first."""
+    from airflow.configuration import conf
+
+    address = {URL_ENV: os.environ.get(URL_ENV) or conf.get_mandatory_value("api", "base_url")}
+    if os.environ.get(LOGIN_ENV):
+        return address
+    # Airflow lets no task read the answer of another (the SDK's call is the triggerer's alone), so we ask as a user.
+    from airflow.api_fastapi.app import create_auth_manager
+    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+
+    manager = create_auth_manager()
+    if not isinstance(manager, SimpleAuthManager):
+        raise TypeError(f"{type(manager).__name__} gives tasks no token: set {LOGIN_ENV} to a viewer's log-in")
+    viewer = SimpleAuthManagerUser(username="loadmaster-promote", role="VIEWER")
+    return {**address, TOKEN_ENV: manager.generate_jwt(viewer, expiration_time_in_seconds=GOOD_FOR_S)}
