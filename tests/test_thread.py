@@ -18,8 +18,9 @@ import requests
 import yaml
 
 from pipeline.local import servers
-from pipeline.local.__main__ import APPROVER, DAG, SETTLE_SECONDS
+from pipeline.local.__main__ import DAG, SETTLE_SECONDS
 from pipeline.local.airflow_api import ENDED, AirflowApi
+from pipeline.local.servers import APPROVER
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1500)]
 ROOT = Path(__file__).parents[1]

@@ -19,13 +19,13 @@ import requests
 from pipeline.local import servers
 from pipeline.local.airflow_api import ENDED, TASK_ENDED, AirflowApi
 from pipeline.local.answer import show_live_policy
+from pipeline.local.servers import APPROVER
 from pipeline.settings import var
 from pipeline.workspace import repository
 from wire.command import Verb
 from wire.errors import LoadmasterError, run_cli
 
 DAG = "nightly_retrain"
-APPROVER = "approver"
 SETTLE_SECONDS = 10.0
 """Airflow 3.3 marks an approval failed when it is answered before the scheduler has booked the task's first half
 (an executor event that arrives late); a person never is that quick, a program waits this long."""

@@ -36,7 +36,8 @@ class AirflowApi:
             raise AirflowError(f"Airflow refused the log-in of {username!r} ({answer.status_code})")
         self._session.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
 
-    def _call(self, method: str, path: str, **kwargs: Any) -> Any:
+    def call(self, method: str, path: str, **kwargs: Any) -> Any:
+        """Call the API below ``/api/v2``; anything but success is an error."""
         answer = self._session.request(method, f"{self._url}/api/v2{path}", timeout=60, **kwargs)
         if not answer.ok:
             raise AirflowError(f"Airflow answered {answer.status_code} to {method} {path}: {answer.text[:500]}")
@@ -46,46 +47,46 @@ class AirflowApi:
         """Wait until the DAG processor has read the DAG; import errors are raised as they are."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            if errors := self._call("GET", "/importErrors")["import_errors"]:
+            if errors := self.call("GET", "/importErrors")["import_errors"]:
                 raise AirflowError(f"{errors[0]['filename']} does not load: {errors[0]['stack_trace']}")
-            if any(row["dag_id"] == dag for row in self._call("GET", "/dags")["dags"]):
+            if any(row["dag_id"] == dag for row in self.call("GET", "/dags")["dags"]):
                 return
             time.sleep(1)
         raise AirflowError(f"Airflow has not found the DAG {dag!r} within {timeout_s:.0f} s")
 
     def start(self, dag: str, conf: dict[str, Any] | None = None) -> str:
         """Unpause and trigger a DAG; a run that is under way already is taken instead. Returns the run id."""
-        self._call("PATCH", f"/dags/{dag}", json={"is_paused": False})
+        self.call("PATCH", f"/dags/{dag}", json={"is_paused": False})
         for state in ("running", "queued"):
-            if runs := self._call("GET", f"/dags/{dag}/dagRuns", params={"state": state})["dag_runs"]:
+            if runs := self.call("GET", f"/dags/{dag}/dagRuns", params={"state": state})["dag_runs"]:
                 return str(runs[0]["dag_run_id"])
-        run = self._call("POST", f"/dags/{dag}/dagRuns", json={"logical_date": None, "conf": conf or {}})
+        run = self.call("POST", f"/dags/{dag}/dagRuns", json={"logical_date": None, "conf": conf or {}})
         return str(run["dag_run_id"])
 
     def run_state(self, dag: str, run: str) -> str:
         """State of a run: queued, running, success or failed."""
-        return str(self._call("GET", f"/dags/{dag}/dagRuns/{quote(run, safe='')}")["state"])
+        return str(self.call("GET", f"/dags/{dag}/dagRuns/{quote(run, safe='')}")["state"])
 
     def tasks(self, dag: str, run: str) -> list[dict[str, Any]]:
         """Task instances of a run, mapped ones each by itself."""
         path = f"/dags/{dag}/dagRuns/{quote(run, safe='')}/taskInstances"
-        return list(self._call("GET", path, params={"limit": 200})["task_instances"])
+        return list(self.call("GET", path, params={"limit": 200})["task_instances"])
 
     def xcom(self, dag: str, run: str, task: str, map_index: int, key: str = "return_value") -> Any:
         """A value that a task left for others; None when there is none."""
         path = f"/dags/{dag}/dagRuns/{quote(run, safe='')}/taskInstances/{task}/xcomEntries/{key}"
         try:
-            return self._call("GET", path, params={"map_index": map_index})["value"]
+            return self.call("GET", path, params={"map_index": map_index})["value"]
         except AirflowError:
             return None
 
     def log(self, dag: str, run: str, task: str, map_index: int, attempt: int) -> str:
         """The log of one attempt, as text."""
         path = f"/dags/{dag}/dagRuns/{quote(run, safe='')}/taskInstances/{task}/logs/{attempt}"
-        lines = self._call("GET", path, params={"map_index": map_index, "full_content": True})["content"]
+        lines = self.call("GET", path, params={"map_index": map_index, "full_content": True})["content"]
         return "\n".join(line.get("event", "") if isinstance(line, dict) else str(line) for line in lines)
 
     def answer(self, dag: str, run: str, task: str, map_index: int, option: str, comment: str) -> None:
         """Answer an approval as this user."""
         path = f"/dags/{dag}/dagRuns/{quote(run, safe='')}/taskInstances/{task}/{map_index}/hitlDetails"
-        self._call("PATCH", path, json={"chosen_options": [option], "params_input": {"comment": comment}})
+        self.call("PATCH", path, json={"chosen_options": [option], "params_input": {"comment": comment}})

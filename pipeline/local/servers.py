@@ -21,6 +21,9 @@ import requests
 from wire.errors import ConfigError, LoadmasterError
 
 HOST = "127.0.0.1"
+APPROVER = "approver"
+"""The one user of the local Airflow who may approve."""
+
 STOP_SECONDS = 8.0
 """How long a server may take to end by itself; Airflow's children need a few seconds, a waiting task ignores TERM."""
 
@@ -32,6 +35,8 @@ class LocalSettings(msgspec.Struct, frozen=True):
     var: Path
     service_port: int = 8100
     airflow_port: int = 8080
+    accounts: dict[str, str] = msgspec.field(default_factory=lambda: {"admin": "admin", APPROVER: "op"})
+    """Users of the local Airflow -> their roles."""
 
     @classmethod
     def from_environment(cls, repository: Path, var: Path) -> LocalSettings:
@@ -73,13 +78,13 @@ def require_free(port: int, variable: str) -> None:
 
 
 def credentials(settings: LocalSettings) -> dict[str, str]:
-    """Users of the local Airflow and their passwords, made on first use: ``admin`` and ``approver``."""
+    """Users of the local Airflow and their passwords, made on first use."""
     path = settings.var / "airflow" / "passwords.json"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(".tmp")
         unfinished.touch(mode=0o600)
-        unfinished.write_text(json.dumps({user: secrets.token_urlsafe(9) for user in ("admin", "approver")}))
+        unfinished.write_text(json.dumps({user: secrets.token_urlsafe(9) for user in settings.accounts}))
         unfinished.rename(path)
     passwords: dict[str, str] = json.loads(path.read_text())
     return passwords
@@ -108,13 +113,18 @@ def airflow_environment(settings: LocalSettings) -> dict[str, str]:
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{settings.airflow_url}/execution/",
         "AIRFLOW__API__WORKERS": "1",
         "AIRFLOW__API_AUTH__JWT_SECRET": secret.read_text(),
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,approver:op",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(
+            f"{name}:{role}" for name, role in settings.accounts.items()
+        ),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
-        # `airflow standalone` starts its parts by the bare name, and tasks call git.
+        # Tasks that the API server's start overtook are told to wait, not to fail.
+        "AIRFLOW__WORKERS__EXECUTION_API_RETRIES": "12",
+        # Tasks call git.
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "LOADMASTER_REPO": str(settings.repository),
+        "LOADMASTER_APPROVERS": APPROVER,
         "LOADMASTER_VAR": str(settings.var),
         "LOADMASTER_SERVICE_URL": settings.service_url,
         # Training uses one thread a process: results do not depend on the number of cores.
@@ -203,19 +213,43 @@ def placement_service(settings: LocalSettings) -> contextlib.AbstractContextMana
     )
 
 
-def airflow(settings: LocalSettings) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
-    """Run Airflow: API server, scheduler, DAG processor and triggerer."""
+@contextlib.contextmanager
+def airflow(settings: LocalSettings) -> Iterator[None]:
+    """Run Airflow: API server first, then scheduler and DAG processor; approvals need no triggerer.
+
+    Not ``airflow standalone``: its log servers listen on every address of the machine, and there is no setting against
+    that. Logs are files of this machine, which the API server reads by itself.
+    """
     require_free(settings.airflow_port, "LOADMASTER_AIRFLOW_PORT")
+    env, log = airflow_environment(settings), settings.var / "log" / "airflow.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        migrate = [sys.executable, "-m", "airflow", "db", "migrate"]
+        done = subprocess.run(migrate, env={**os.environ, **env}, stdout=output, stderr=output, check=False)
+    if done.returncode:
+        raise LoadmasterError(f"airflow db migrate ended with exit code {done.returncode}", fix=f"see {log}")
 
-    def components_healthy(answer: requests.Response) -> bool:
-        parts = answer.json() if answer.ok else {}
-        return all(parts.get(part, {}).get("status") == "healthy" for part in ("scheduler", "dag_processor"))
+    def healthy(*parts: str) -> Callable[[], bool]:
+        def check(answer: requests.Response) -> bool:
+            said = answer.json() if answer.ok else {}
+            return answer.ok and all(said.get(part, {}).get("status") == "healthy" for part in parts)
 
-    return running(
-        "Airflow",
-        [sys.executable, "-m", "airflow", "standalone"],
-        env=airflow_environment(settings),
-        log=settings.var / "log" / "airflow.log",
-        ready=lambda: _healthy(f"{settings.airflow_url}/api/v2/monitor/health", components_healthy),
-        timeout_s=300,
-    )
+        return lambda: _healthy(f"{settings.airflow_url}/api/v2/monitor/health", check)
+
+    with contextlib.ExitStack() as stack:
+        # A scheduler that is there first starts tasks which then find no API server, and fail.
+        for command, ready in (
+            (["api-server"], healthy()),
+            (["dag-processor"], healthy("dag_processor")),
+            (["scheduler", "--skip-serve-logs"], healthy("scheduler")),
+        ):
+            start = running(
+                f"Airflow's {command[0]}",
+                [sys.executable, "-m", "airflow", *command],
+                env=env,
+                log=log,
+                ready=ready,
+                timeout_s=300,
+            )
+            stack.enter_context(start)
+        yield

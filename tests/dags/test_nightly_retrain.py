@@ -1,6 +1,7 @@
 """The DAG as Airflow sees it: structure, names, and what may be imported at parse time."""
 
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -55,32 +56,77 @@ def test_nobody_answering_is_a_rejection(dag):
     assert dag.get_task("promote").retries == 0
 
 
-def test_an_answer_is_kept_before_it_is_acted_on():
-    from datetime import UTC, datetime
+def test_the_question_comes_from_the_registry_and_goes_to_the_approvers_alone(monkeypatch):
+    from dags import approval_task
 
-    from airflow.sdk.exceptions import AirflowException  # noqa: F401  makes sure the SDK is importable on its own
+    monkeypatch.setenv("LOADMASTER_APPROVERS", "ada,bob")
+    task = approval_task.PolicyApproval(task_id="approve", problem="functions")
+    assert [dict(user) for user in task.assigned_users] == [{"id": "ada", "name": "ada"}, {"id": "bob", "name": "bob"}]
+    asked = {"subject": "Promote sha256:1?", "body": "the report {{ not.rendered }}"}
+    called = []
 
-    from dags.approval_task import ANSWER_KEY, RecordedApproval
+    def call(*arguments):
+        called.append(arguments)
+        return json.dumps(asked)
 
-    pushed = {}
+    class Asked(Exception):
+        pass
 
-    class Ti:
-        def xcom_push(self, key, value):
-            pushed[key] = value
+    def ask(self, context):
+        raise Asked(self.subject, self.body)
 
-    task = RecordedApproval(task_id="approve", subject="?")
-    event = {
-        "chosen_options": ["Reject"],
-        "params_input": {},
-        "responded_at": datetime.now(UTC),
-        "responded_by_user": {"id": "alice", "name": "Alice"},
-    }
-    task.execute_complete({"ti": Ti(), "task": task}, event)
-    assert pushed[ANSWER_KEY] == {
-        "chosen_options": ["Reject"],
-        "params_input": {},
-        "responded_by_user": {"id": "alice", "name": "Alice"},
-    }
+    monkeypatch.setattr(approval_task, "call", call)
+    monkeypatch.setattr(approval_task.ApprovalOperator, "execute", ask)
+    with pytest.raises(Asked) as caught:
+        task.execute({"run_id": "-x"})
+    assert caught.value.args == (asked["subject"], asked["body"])
+    assert called == [("pipeline.approval", "--problem", "functions", "--run-id=-x")]
+
+
+def test_no_decision_is_taken_from_an_xcom():
+    for name in ("approval_task", "airflow_reader", "nightly_retrain"):
+        text = (ROOT / "dags" / f"{name}.py").read_text()
+        assert "xcom_pull" not in text, f"{name}: a user can write any XCom through the REST API"
+
+
+def test_stages_are_told_neither_keys_nor_airflows_secret(dag, tmp_path, monkeypatch):
+    from dags import stages
+
+    hidden = [*stages.FOR_THE_SIGNER, "AIRFLOW__API_AUTH__JWT_SECRET"]
+    for name in hidden:
+        monkeypatch.setenv(name, "hush-hush")
+    (tmp_path / "shows.py").write_text("import os; print(','.join(sorted(os.environ)))")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert not set(hidden) & set(stages.call("shows").split(","))
+    assert set(hidden) <= set(stages.signed_call("shows").split(","))
+    shown = subprocess.run(
+        ["bash", "-c", dag.get_task("clean").bash_command.partition(";")[0] + "; env"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "hush-hush" not in shown
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_stage_run_as_its_own_user_cannot_read_the_key_nor_the_environment_of_the_worker(tmp_path, monkeypatch):
+    from dags import stages
+
+    monkeypatch.setattr(stages, "STAGES_WITH", "setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs")
+    tmp_path.chmod(0o755)
+    key = tmp_path / "signing.pem"
+    key.write_text("secret")
+    key.chmod(0o600)
+    program = f"""
+import os
+for path in ({str(key)!r}, "/proc/%d/environ" % os.getppid()):
+    try:
+        open(path).read()
+    except PermissionError:
+        print("refused", end=" ")
+"""
+    command = [*stages.STAGES_WITH.split(), "/usr/bin/python3", "-c", program]
+    assert stages._run(command, dict(os.environ), None) == "refused refused"
 
 
 def test_parsing_loads_nothing_heavy(tmp_path):

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import promote
+from pipeline import approval, promote
 from pipeline.registry import bundles, chain, runs
 from pipeline.registry.chain import Chain
 from pipeline.registry.git import Repository
 from pipeline.registry.verify import verify
 from pipeline.registry.views import status
+from wire.contracts.record import PromotionRecord
 
 KILLED = 137
 FORK = multiprocessing.get_context("fork")
@@ -47,6 +48,12 @@ def in_child(action: Callable[[], None]) -> int:
     child.join()
     assert child.exitcode is not None
     return child.exitcode
+
+
+def rejection(now: Chain, person: str) -> PromotionRecord:
+    first = now.records[0]
+    answer = approval.typed(person, digest=first.digest, report_sha256=first.report_sha256 or None)
+    return now.follow_up(first, state="rejected", approver=person, answer=answer, reason="no", bundle_sha256=None)
 
 
 WRITING = {"push", "update-ref", "commit-tree", "mktag", "write-tree"}
@@ -155,14 +162,7 @@ def test_two_promotions_at_the_same_moment_one_wins_the_other_is_told(nights, mo
 
 def test_writers_that_do_not_conflict_all_get_through_in_one_chain(nights) -> None:
     def turn_down(number: int) -> None:
-        from pipeline.registry.chain import append
-
-        template = Chain.open().records[0]
-        append(
-            lambda chain: chain.follow_up(
-                template, state="rejected", approver=f"p{number}", reason="no", bundle_sha256=None
-            )
-        )
+        chain.append(lambda now: rejection(now, f"p{number}"))
 
     promote.reject("functions", run_id="one", approver="p0", reason="no")
     children = [FORK.Process(target=turn_down, args=(number,)) for number in range(1, 5)]
@@ -170,20 +170,18 @@ def test_writers_that_do_not_conflict_all_get_through_in_one_chain(nights) -> No
         child.start()
     for child in children:
         child.join()
-    chain, findings = verify()
+    whole, findings = verify()
     assert findings == []
-    assert chain is not None
-    assert {record.approver for record in chain.records} == {f"p{number}" for number in range(5)}
-    assert [record.sequence for record in chain.records] == list(range(5))
+    assert whole is not None
+    assert {record.approver for record in whole.records} == {f"p{number}" for number in range(5)}
+    assert [record.sequence for record in whole.records] == list(range(5))
 
 
 def test_a_reader_whose_fetch_is_older_than_anothers_push_does_not_cry_tampering(nights) -> None:
     """The other process pushes and moves the anchor between our fetch and our look at it."""
     promote.reject("functions", run_id="one", approver="p0", reason="no")
     behind = Chain.open()
-    newer = chain.append(
-        lambda now: now.follow_up(now.records[0], state="rejected", approver="p1", reason="no", bundle_sha256=None)
-    )
+    newer = chain.append(lambda now: rejection(now, "p1"))
     behind.mirror.run("update-ref", chain.TRACKED, str(behind.commit))
     seen, findings = Chain.read(behind.mirror)
     assert findings == []

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import approval
 from pipeline.errors import RegistryError
 from pipeline.registry import bundles, lineage, places, views
 from pipeline.registry import command as registry
@@ -102,7 +103,9 @@ def test_list_show_and_diff_say_what_happened(history, monkeypatch, capsys) -> N
 def test_words_of_a_record_cannot_command_the_terminal(history, monkeypatch, capsys) -> None:
     chain = Chain.open()
     reason = "fine\x1b[2K\nfunctions: sha256:evil is live"
-    append(lambda chain: chain.follow_up(chain.records[4], state="rejected", approver="bob", reason=reason))
+    given = approval.typed("bob", digest=Chain.open().records[4].digest, report_sha256=None)
+    changes = {"state": "rejected", "approver": "bob", "reason": reason, "answer": given, "kind": "resign"}
+    append(lambda chain: chain.follow_up(chain.records[4], **changes))
     assert len(Chain.open().records) == len(chain.records) + 1
     for arguments in (("list",), ("show", "6")):
         text = command(monkeypatch, capsys, *arguments)[1]
