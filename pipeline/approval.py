@@ -1,8 +1,8 @@
 """The question that a person is asked before a policy goes live, and what counts as their answer.
 
 The question is made from the commit that ``record`` pushed, and names bundle, report and commit. The answer is read
-from where Airflow keeps it (:mod:`pipeline.airflow_answers`) and counts only if it was given to that very question, by an
-approver, on Approve; it is used once. XComs, task states and workspaces are no answers: others can write them.
+from where Airflow keeps it (:mod:`pipeline.airflow_answers`) and counts only if it was given to that very question, by
+an approver, on Approve; it is used once. XComs, task states and workspaces are no answers: others can write them.
 
     python -m pipeline.approval --problem functions --run-id X      prints the question as JSON
 """

@@ -219,8 +219,8 @@ def test_nobody_but_the_assigned_approver_can_answer_the_administrator_included(
     assert all("403" in said for said in refused.values()), refused
 
 
-def test_a_forged_xcom_and_a_task_set_to_success_promote_nothing(local, first_night, forged):
-    settings, people = local
+def test_a_forged_xcom_and_a_task_set_to_success_promote_nothing(local, forged):
+    settings, _ = local
     _, tasks = forged
     assert tasks["approve"] == "success", "the forgery itself went through"
     assert tasks["promote"] == "failed"

@@ -14,7 +14,7 @@ import msgspec
 from wire.contracts.feature_spec import ProblemName
 
 Outcome = Literal["pass", "fail", "inconclusive", "unchanged"]
-RuleOutcome = Literal["pass", "fail", "inconclusive", "skipped"]
+RuleOutcome = Literal["pass", "fail", "inconclusive", "skipped", "off"]
 Stage = Literal["integrity", "back-test", "superiority", "guardrail", "slice", "tail", "power"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 """In the order they are read."""
@@ -120,4 +120,6 @@ class GateReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """From the validation of the data, and from the gate itself."""
     settings: dict[str, object]
     """The gate's section of params.yaml as it was used: rules, margins, seed, number of resamples."""
+    rules_off: dict[str, str] = {}
+    """Rules that were switched off by name -> the reason given."""
     schema: Literal[1] = 1

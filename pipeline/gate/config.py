@@ -19,21 +19,37 @@ class Margin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """In the metric's unit (a rate: 0.005 is half a point)."""
     relative: float | None = None
     """Share of the reference's mean."""
-    floor: float = 0.0
-    """In the metric's unit. Against a reference near 0 a relative margin asks for differences nobody could measure
-    and every night would end inconclusive; below this the difference does not matter."""
+    floor: float | None = None
+    """In the metric's unit; null: none. Against a reference near 0 a relative margin asks for differences nobody could
+    measure and every night would end inconclusive; below this the difference does not matter."""
 
     def __post_init__(self) -> None:
         if self.absolute is None and self.relative is None:
             raise ValueError("a margin needs absolute, relative, or both")
-        if min(self.absolute or 0.0, self.relative or 0.0, self.floor) < 0.0:
+        if min(self.absolute or 0.0, self.relative or 0.0, self.floor or 0.0) < 0.0:
             raise ValueError("a margin cannot be negative")
 
     def of(self, reference_mean: float) -> float:
         """The margin in the metric's unit against this reference."""
         limits = [] if self.absolute is None else [self.absolute]
         limits += [] if self.relative is None else [self.relative * abs(reference_mean)]
-        return max(min(limits), self.floor)
+        return max(min(limits), self.floor or 0.0)
+
+    def over(self, default: Margin) -> Margin:
+        """This margin, with what it leaves out taken from another one."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__ if getattr(self, name) is not None}
+        return msgspec.structs.replace(default, **given)
+
+
+DEFAULT_GUARDRAILS = {
+    "sla_violation_rate": Margin(absolute=0.005, relative=0.05, floor=0.0001),
+    "cost_usd": Margin(relative=0.01),
+    "p99_wait_s": Margin(relative=0.02, floor=0.1),
+    "migrations": Margin(relative=0.05, floor=0.1),
+}
+DEFAULT_ZERO = ("oom", "infeasible")
+SHORTEST_REASON = 10
+"""Characters: enough that somebody had to think of one."""
 
 
 class IntegrityLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,19 +98,16 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     effect: float = 0.02
     """Relative improvement of the primary metric that must not be missed: the power rule is about it. Below 2 % a
     promotion is not worth a person's night. Which metric that is, the problem says (``Problem.primary``)."""
-    guardrails: dict[str, Margin] = msgspec.field(
-        default_factory=lambda: {
-            "sla_violation_rate": Margin(absolute=0.005, relative=0.05, floor=0.0001),
-            "cost_usd": Margin(relative=0.01),
-            "p99_wait_s": Margin(relative=0.02, floor=0.1),
-            "migrations": Margin(relative=0.05, floor=0.1),
-        }
-    )
-    """Column of the episodes -> margin. A metric the problem does not have is skipped and said so."""
+    guardrails: dict[str, Margin] = msgspec.field(default_factory=lambda: dict(DEFAULT_GUARDRAILS))
+    """Column of the episodes -> margin. What is not named here keeps its default, limit by limit; naming one takes no
+    other away. A metric the problem does not have is skipped and said so."""
     own_guardrail: Margin = Margin(relative=0.02, floor=1e-4)
     """Of the guardrails that a problem adds (``Problem.guardrails``), where no margin is named above."""
-    zero: tuple[str, ...] = ("oom", "infeasible")
-    """Counts that must be 0 on every trace; one is enough to fail."""
+    zero: tuple[str, ...] = DEFAULT_ZERO
+    """Counts that must be 0 on every trace, beside the default ones; one is enough to fail."""
+    switched_off: dict[str, str] = {}
+    """Guardrails and counts that are switched off: name -> why. The only way to lose one; the headline says so, and the
+    promotion record keeps the reason."""
     slice_margin: float = 0.01
     """A scenario fails only if the upper bound of its improvement lies below minus this."""
     cvar_share: float = 0.1
@@ -110,6 +123,17 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     promotion: Promotion = Promotion()
 
     def __post_init__(self) -> None:
+        merged = DEFAULT_GUARDRAILS | {
+            name: margin.over(DEFAULT_GUARDRAILS[name]) if name in DEFAULT_GUARDRAILS else margin
+            for name, margin in self.guardrails.items()
+        }
+        msgspec.structs.force_setattr(self, "guardrails", merged)
+        msgspec.structs.force_setattr(self, "zero", tuple(dict.fromkeys((*DEFAULT_ZERO, *self.zero))))
+        for name, reason in self.switched_off.items():
+            if len(reason.strip()) < SHORTEST_REASON or not reason.isprintable():
+                raise ValueError(
+                    f"switched_off: {name} needs a reason, at least {SHORTEST_REASON} printable characters, not {reason!r}"
+                )
         if not 0.5 < self.confidence < 1.0 or not 0.0 < self.power < 1.0:
             raise ValueError(f"confidence {self.confidence} and power {self.power} must be shares below 1")
         if self.bootstrap_samples < 100:

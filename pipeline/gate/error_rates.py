@@ -69,7 +69,7 @@ def truths(config: Config) -> Iterator[Truth]:
         EQUAL, never, most_passed=0.05, blocks=10, traces_per_block=20, shared=0.3,
     )  # fmt: skip
     yield Truth("better by 2 %", BETTER, "passes in at least 80 %", least_passed=0.8)
-    for metric in (name for name in LEVELS if name in config.guardrails):
+    for metric in (name for name in LEVELS if name in config.guardrails and name not in config.switched_off):
         margin = config.guardrails[metric].of(LEVELS[metric]) / LEVELS[metric]
         yield Truth(
             f"better by 2 %, {metric} two margins worse",

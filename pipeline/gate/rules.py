@@ -10,6 +10,7 @@ import math
 
 from pipeline.contracts.evaluation import Backtest, Integrity
 from pipeline.contracts.gate import Guardrail, Rule, RuleOutcome
+from pipeline.errors import GateError
 from pipeline.gate.comparisons import Comparer
 from pipeline.gate.config import Config, IntegrityLimits
 from pipeline.gate.episodes import CHALLENGER
@@ -17,6 +18,7 @@ from pipeline.gate.wording import RATE, bounds, difference, interval, number, pe
 from pipeline.statistics import power as power_of
 from pipeline.statistics.bootstrap import Estimate
 from pipeline.statistics.inference import deteriorated, non_inferiority, superiority
+from wire.errors import legal
 
 
 def integrity(found: Integrity, limits: IntegrityLimits) -> list[Rule]:
@@ -66,6 +68,9 @@ def zeros(comparer: Comparer) -> list[Rule]:
     """Hard rule: what must never happen did not happen on any trace."""
     rules = []
     for metric in comparer.config.zero:
+        if metric in comparer.config.switched_off:
+            rules.append(Rule("guardrail", metric, "off", f"switched off: {comparer.config.switched_off[metric]}", "0"))
+            continue
         total = int(comparer.episodes.metric(CHALLENGER, metric).sum())
         rules.append(Rule("guardrail", metric, "fail" if total else "pass", f"{total} on all traces", "0"))
     return rules
@@ -187,12 +192,25 @@ def guardrails(comparer: Comparer) -> tuple[list[Rule], list[Guardrail]]:
     config, episodes, traces = comparer.config, comparer.episodes, len(comparer.episodes)
     margins = {**dict.fromkeys(comparer.terms.guardrails, config.own_guardrail), **config.guardrails}
     margins.pop(comparer.primary, None)  # what must get better is not also asked not to get worse
-    present = [metric for metric in margins if metric in episodes.values[CHALLENGER]]
+    if strange := config.switched_off.keys() - margins.keys() - set(config.zero):
+        raise GateError(
+            f"gate.switched_off names {', '.join(sorted(strange))}",
+            legal(sorted({*margins, *config.zero})),
+            "name a rule there is",
+        )
+    present = [
+        metric for metric in margins if metric in episodes.values[CHALLENGER] and metric not in config.switched_off
+    ]
     # All must clear at once, so each needs more power than the whole (gates: correct beta, not alpha).
     power = power_of.shared_power(config.power, len(present))
     data_suffice = all(rule.outcome == "pass" for rule in enough_data(comparer))
     rules, table = [], []
     for metric, limit in margins.items():
+        if metric in config.switched_off:
+            rules.append(
+                Rule("guardrail", metric, "off", f"switched off: {config.switched_off[metric]}", "non-inferior")
+            )
+            continue
         if metric not in present:
             rules.append(Rule("guardrail", metric, "skipped", "this problem does not measure it", "non-inferior"))
             continue

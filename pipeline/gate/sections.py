@@ -9,8 +9,8 @@ from pipeline.gate import wording
 from pipeline.gate.episodes import CHAMPION
 
 OUTCOMES = {"pass": "PASS", "fail": "FAIL", "inconclusive": "INCONCLUSIVE", "unchanged": "UNCHANGED"}
-RESULTS = {"pass": "holds", "fail": "FAILS", "inconclusive": "OPEN", "skipped": "not measured"}
-_URGENCY = {"fail": 0, "inconclusive": 1, "skipped": 2, "pass": 3}
+RESULTS = {"pass": "holds", "fail": "FAILS", "inconclusive": "OPEN", "skipped": "not measured", "off": "OFF"}
+_URGENCY = {"fail": 0, "inconclusive": 1, "off": 2, "skipped": 3, "pass": 4}
 
 
 class Cell(NamedTuple):

@@ -71,6 +71,8 @@ def judge(
         reason = _why_passed(comparer, refresh=refresh, guardrails=len(guardrails))
     if unchanged:
         outcome, reason = "unchanged", f"the challenger is the champion ({short(integrity.digest)}): nothing to promote"
+    if config.switched_off:
+        reason += "; SWITCHED OFF: " + ", ".join(f"{name} ({why})" for name, why in sorted(config.switched_off.items()))
     return GateReport(
         problem=terms.problem,
         outcome=outcome,
@@ -95,6 +97,7 @@ def judge(
         profile=comparer.profile(),
         warnings=[*around.warnings, *comparer.dependence(), *refresh_note],
         settings=msgspec.json.decode(msgspec.json.encode(config)),
+        rules_off=dict(config.switched_off),
     )
 
 

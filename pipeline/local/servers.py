@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import msgspec
 import requests
@@ -41,7 +42,7 @@ class LocalSettings(msgspec.Struct, frozen=True):
     @classmethod
     def from_environment(cls, repository: Path, var: Path) -> LocalSettings:
         """Read ``LOADMASTER_SERVICE_PORT`` and ``LOADMASTER_AIRFLOW_PORT``."""
-        ports = {}
+        ports: dict[str, Any] = {}
         for name, variable in (
             ("service_port", "LOADMASTER_SERVICE_PORT"),
             ("airflow_port", "LOADMASTER_AIRFLOW_PORT"),

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 import numpy as np
 import pytest
 
+from pipeline import settings
 from pipeline.contracts.evaluation import Backtest, Promise
 from pipeline.errors import GateError
+from pipeline.gate import html, markdown
 from pipeline.gate.config import Config, Margin, Promotion
+from pipeline.gate.explain import explain
 from pipeline.gate.simulated import TERMS
 from pipeline.gate.verdict import Circumstances, judge
+from wire.errors import ConfigError
 
 BETTER = {"challenger": 0.05, "champion": 0.0, "least_allocated": -0.02, "first_fit": -0.1}
 EQUAL = BETTER | {"challenger": 0.0}
@@ -356,3 +362,63 @@ def test_bca_gives_the_same_verdict(simulate, healthy):
 def test_rules_that_make_no_sense_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def params(tmp_path, text):
+    path = tmp_path / "params.yaml"
+    path.write_text(f"gate: {text}\n")
+    return settings.load("gate", Config, path)
+
+
+def test_naming_one_guardrail_takes_no_other_away(tmp_path, simulate, healthy):
+    config = params(tmp_path, "{bootstrap_samples: 2000, guardrails: {cost_usd: {relative: 0.10}}}")
+    assert config.guardrails == Config().guardrails | {"cost_usd": Margin(relative=0.10)}
+    report = judge(TERMS, simulate(BETTER, worse={"sla_violation_rate": 0.3}), healthy, config)
+    assert report.outcome == "fail"
+    assert broken(report) == {"sla_violation_rate": "fail"}
+
+
+def test_naming_one_limit_of_a_guardrail_keeps_its_others(tmp_path):
+    config = params(tmp_path, "{guardrails: {sla_violation_rate: {absolute: 0.01}}}")
+    assert config.guardrails["sla_violation_rate"] == Margin(absolute=0.01, relative=0.05, floor=0.0001)
+    again = params(tmp_path, "{guardrails: {sla_violation_rate: {absolute: 0.01, relative: null, floor: null}}}")
+    assert again.guardrails == config.guardrails, "null is no number: it widens nothing"
+
+
+@pytest.mark.parametrize("text", ["{zero: []}", "{zero: [oom]}", "{zero: [lost]}", "{guardrails: {}}"])
+def test_no_list_however_short_loses_a_rule(tmp_path, text):
+    config = params(tmp_path, text)
+    assert {"oom", "infeasible"} <= set(config.zero)
+    assert config.guardrails == Config().guardrails
+
+
+def test_a_rule_is_switched_off_by_name_and_the_headline_says_so(tmp_path, simulate, healthy):
+    why = "p99 is not measured there"
+    config = params(tmp_path, f"{{bootstrap_samples: 2000, switched_off: {{sla_violation_rate: {why}, oom: {why}}}}}")
+    episodes = simulate(BETTER, worse={"sla_violation_rate": 0.3})
+    episodes.values["challenger"]["oom"][0] = 1.0
+    report = judge(TERMS, episodes, healthy, config)
+    assert report.outcome == "pass"
+    assert f"SWITCHED OFF: oom ({why}), sla_violation_rate ({why})" in report.reason
+    assert "all 3 guardrails" in report.reason
+    assert report.rules_off == config.switched_off
+    assert {rule.name for rule in report.rules if rule.outcome == "off"} == {"sla_violation_rate", "oom"}
+    shown = markdown.render(report)
+    assert f"SWITCHED OFF: oom ({why})" in shown.splitlines()[0]
+    assert "**OFF**" in shown
+    assert "OFF" in html.render(report)
+    assert "OFF" in explain(report)
+
+
+@pytest.mark.parametrize("reason", ["", " ", "because", "          ", "12345678\x1b[2K"])
+def test_switching_a_rule_off_needs_a_reason(tmp_path, reason):
+    text = json.dumps({"switched_off": {"cost_usd": reason}})
+    with pytest.raises(ConfigError, match="needs a reason"):
+        params(tmp_path, text)
+
+
+@pytest.mark.parametrize("name", ["sla", "integrity", "SLA_violation_rate", "cost_usd "])
+def test_switching_off_a_rule_that_there_is_not_is_an_error(simulate, healthy, name):
+    config = msgspec.structs.replace(QUICK, switched_off={name: "it says nothing here"})
+    with pytest.raises(GateError, match=r"gate.switched_off names .*sla_violation_rate"):
+        judge(TERMS, simulate(BETTER), healthy, config)
