@@ -22,8 +22,20 @@ MAX_SIGNATURE_BYTES = 1_000_000
 """A signature lists a handful of files; anything larger is not ours and is not parsed."""
 
 
-def sign(directory: Path, private_key: Path) -> Path:
-    """Sign every file of ``directory`` and return the path of the signature, written atomically inside it."""
+PKCS11 = "pkcs11:"
+"""Begins the name of a key that lives in a token (an HSM, a smart card) and never leaves it: an RFC 7512 URI."""
+
+LISTED = "trusted.json"
+"""Names, inside a folder of trusted keys, those that were put there on purpose: a list of key ids."""
+
+
+def sign(directory: Path, private_key: Path | str) -> Path:
+    """Sign every file of ``directory`` and return the path of the signature, written atomically inside it.
+
+    Args:
+        directory: The bundle.
+        private_key: A PEM file, or the ``pkcs11:`` URI of a key in a token.
+    """
     from model_signing import signing
 
     refuse_links(directory)
@@ -31,7 +43,11 @@ def sign(directory: Path, private_key: Path) -> Path:
     # Written beside the directory, so that a half-written signature never lies inside a bundle.
     scratch = directory.parent / f".{directory.name}.{os.getpid()}.sig"
     config = signing.Config()  # type: ignore[no-untyped-call]
-    config.use_elliptic_key_signer(private_key=private_key).set_hashing_config(_hashing())
+    if isinstance(private_key, str):
+        config.use_pkcs11_signer(pkcs11_uri=private_key)
+    else:
+        config.use_elliptic_key_signer(private_key=private_key)
+    config.set_hashing_config(_hashing())
     try:
         config.sign(directory, scratch)
         scratch.replace(target)
@@ -92,8 +108,30 @@ def signer(directory: Path, keys: dict[str, Path]) -> str:
 
 
 def trusted(folder: Path) -> dict[str, Path]:
-    """List the public keys of a folder: id -> file. A file that is not a P-256 public key is an error."""
-    return {key_id(path): path for path in sorted(folder.glob("*.pub"))}
+    """List the public keys of a folder: id -> file. A file that is not a P-256 public key is an error.
+
+    Where the folder has a list, a key that is not on it counts for nothing, whoever dropped it there; a folder made
+    before there were lists, or by a deployment that mounts each key by name, has none.
+    """
+    keys = {key_id(path): path for path in sorted(folder.glob("*.pub"))}
+    on_purpose = listed(folder)
+    return keys if on_purpose is None else {key: path for key, path in keys.items() if key in on_purpose}
+
+
+def listed(folder: Path) -> set[str] | None:
+    """Read the list of a folder of keys; None when there is none, an error when it cannot be read."""
+    path = folder / LISTED
+    try:
+        names = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as error:
+        raise BundleError(
+            f"{path}: not a list of key ids ({error})", '["<key id>", ...]', "restore the file"
+        ) from error
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise BundleError(f"{path}: not a list of key ids", '["<key id>", ...]', "restore the file")
+    return set(names)
 
 
 def key_id(public_key: Path) -> str:

@@ -131,9 +131,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         msgspec.structs.force_setattr(self, "zero", tuple(dict.fromkeys((*DEFAULT_ZERO, *self.zero))))
         for name, reason in self.switched_off.items():
             if len(reason.strip()) < SHORTEST_REASON or not reason.isprintable():
-                raise ValueError(
-                    f"switched_off: {name} needs a reason, at least {SHORTEST_REASON} printable characters, not {reason!r}"
-                )
+                wanted = f"at least {SHORTEST_REASON} printable characters"
+                raise ValueError(f"switched_off: {name} needs a reason: {wanted}, not {reason!r}")
         if not 0.5 < self.confidence < 1.0 or not 0.0 < self.power < 1.0:
             raise ValueError(f"confidence {self.confidence} and power {self.power} must be shares below 1")
         if self.bootstrap_samples < 100:

@@ -19,12 +19,13 @@ from typing import Any
 from msgspec import UNSET
 
 from pipeline.errors import RegistryError
-from pipeline.registry import places, records, signing, tags
+from pipeline.registry import anchor_file, places, records, signing, tags
 from pipeline.registry.git import Repository, stale_lock
 from pipeline.registry.records import FLIPS, Finding
 from wire import signatures
-from wire.contracts import encode
+from wire.contracts import decode, encode
 from wire.contracts.record import PromotionRecord, record_sha256
+from wire.records import RecordSignature
 
 BRANCH = "refs/heads/promotions"
 TRACKED = "refs/remotes/origin/promotions"
@@ -37,7 +38,7 @@ ATTEMPTS = 20
 KEYS = "keys/"
 TRUSTED_LIST = f"{KEYS}trusted.json"
 """Which of the published keys the service accepts; the others are good for the history only."""
-REVOKED_LIST = f"{KEYS}revoked.json"
+REVOKED_LIST, RETIRED_LIST = f"{KEYS}revoked.json", f"{KEYS}retired.json"
 
 DVC_CONFIG = ".dvc/config", b"[core]\n    analytics = false\n"
 """Makes a checkout of ``promotions`` a DVC repository: ``git clone -b promotions`` and ``dvc pull`` bring bundles."""
@@ -80,9 +81,8 @@ class Chain:
                 Finding("branch promotions", f"history was rewritten: {anchor[:12]} was seen here, remote has {found}")
             )
         files = mirror.files(commit, records.RECORDS) if commit else {}
-        revoked = signatures.revocations(signing.revoked_file())
-        chained, faults = records.examine(files, signing.public_keys(), revoked)
-        return cls(mirror, commit, chained), findings + faults
+        chained, faults = records.examine(files, signing.public_keys(), signing.ended())
+        return cls(mirror, commit, chained), findings + faults + list(anchor_file.findings(chained))
 
     def head(self) -> tuple[int, str] | None:
         """Sequence and hash of the newest record."""
@@ -182,7 +182,21 @@ class Chain:
         derived = tags.derive([*self.records, record], before | {record.sequence: commit})
         fresh = derived.keys() - tags.derive(self.records, before).keys()
         refspecs = [f"+{tags.make(self.mirror, name, derived[name])}:refs/tags/{name}" for name in sorted(fresh)]
-        return self._push(commit, refspecs)
+        pushed = self._push(commit, refspecs)
+        if pushed:
+            anchor_file.append(record)
+        return pushed
+
+    def refuse_withdrawn(self, record: PromotionRecord) -> None:
+        """Raise if the key that signed a record has been revoked or retired since: it puts nothing live any more."""
+        path = records.signature_path_of(record.sequence)
+        key = decode(self.mirror.files(str(self.commit), path)[path], RecordSignature, source=path).key_id
+        if (entry := signing.ended().get(key)) is not None:
+            raise RegistryError(
+                f"{path}: signed by key {key[:12]}, whose {entry['by']} came at {entry.get('at')}",
+                "a key that is good now",
+                "python -m pipeline.verify_live settles it as failed; then promote again",
+            )
 
     def publish_keys(self, message: str) -> None:
         """Push the public keys and revocations; they travel with the records so that a restore can check them."""
@@ -298,8 +312,9 @@ def published_keys() -> dict[str, bytes]:
     signing.private_key()
     published = {f"{KEYS}{key}.pub": path.read_bytes() for key, path in signing.public_keys().items()}
     published[TRUSTED_LIST] = json.dumps(sorted(signatures.trusted(signing.trusted_folder()))).encode() + b"\n"
-    if signing.revoked_file().exists():
-        published[REVOKED_LIST] = signing.revoked_file().read_bytes()
+    for name, path in ((REVOKED_LIST, signing.revoked_file()), (RETIRED_LIST, signing.retired_file())):
+        if path.exists():
+            published[name] = path.read_bytes()
     return published
 
 

@@ -58,8 +58,8 @@ def standing(problem: str) -> Standing:
     return Standing(digest, since)
 
 
-def _verify(_: argparse.Namespace) -> int:
-    chain, findings = verify()
+def _verify(arguments: argparse.Namespace) -> int:
+    chain, findings = verify(getattr(arguments, "url", None))
     _print(map(str, findings))
     if chain is not None:
         _print(views.status(chain))
@@ -146,7 +146,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     one.add_argument("--rebuild", type=Path, metavar="DIR", help="make the policy again in DIR and compare")
     one.add_argument("--first-stage", default="ingest", help="stage whose outputs are fetched, not remade")
     one.add_argument("--last-stage", default="export@{problem}", help="stage that writes the bundle")
-    add("verify", "prove that registry, bundles, keys and tags are whole, or list what is not", _verify)
+    one = add("verify", "prove that registry, bundles, keys and tags are whole, or list what is not", _verify)
+    one.add_argument("--url", help="a placement service: its counters show a registry that was cut short")
     add("tags", "rebuild the GTO tags from the records", _printer(lambda _: restore.rebuild_tags(Chain.open())))
     one = add("gc", "remove old run branches, workspaces, cache and logs", _gc)
     one.add_argument("--keep-runs", type=int, default=gc.Policy().keep_runs)

@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     if options.command == "rotate":
         signing.rotate()
     elif options.command == "retire":
-        signing.retire(options.key)
+        signing.retire(options.key, last_record=Chain.open().head())
     elif options.command == "revoke":
         signing.revoke(options.key, options.reason, last_record=Chain.open().head())
     if options.command != "list":

@@ -152,8 +152,10 @@ def _push_again(problem: str, url: str, before: PromotionRecord, *, approver: st
 
 def push_approved(record: PromotionRecord, url: str) -> None:
     """Hand the bundle of an approved record to the service; a refusal is final, and recorded as ``failed``."""
+    chain = Chain.open()
+    chain.refuse_withdrawn(record)
     try:
-        push_bundle(url, record, bundles.approved(Chain.open(), record))
+        push_bundle(url, record, bundles.approved(chain, record))
     except Refused as error:
         settle(record, "failed", error.found)
         raise

@@ -1,7 +1,11 @@
-"""Private keys on NIST P-256: made, read, and told apart by the id of their public half."""
+"""Private keys on NIST P-256: made, read, told apart by the id of their public half, and used.
+
+A key is a PEM file, or lives in a PKCS#11 token and is named by a URI: then only its public half is ever seen here.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -33,21 +37,62 @@ def load_private(path: Path) -> Any:
     return key
 
 
-def public_pem(private: Path) -> bytes:
+def sign(private: Path | str, data: bytes) -> bytes:
+    """Sign with ECDSA and SHA-256; DER."""
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec, utils
+
+    if isinstance(private, Path):
+        signature: bytes = load_private(private).sign(data, ec.ECDSA(hashes.SHA256()))
+        return signature
+    import PyKCS11
+
+    token = _token(private)
+    mechanism = PyKCS11.Mechanism(PyKCS11.CKM_ECDSA, None)
+    raw = bytes(token.session.sign(token._private_key, hashlib.sha256(data).digest(), mecha=mechanism))
+    half = len(raw) // 2
+    return utils.encode_dss_signature(int.from_bytes(raw[:half], "big"), int.from_bytes(raw[half:], "big"))
+
+
+@functools.cache
+def _token(uri: str) -> Any:
+    """Log in to the token that holds a key; the session stays open for as long as we run."""
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    try:
+        # The library's own: what signs bundles signs records, found by the same URI.
+        from model_signing._signing.sign_pkcs11 import Signer
+    except ImportError as error:
+        raise RegistryError(
+            f"a key in a token cannot be used: {error}", "the package pykcs11", "pip install 'loadmaster[pkcs11]'"
+        ) from error
+    try:
+        token = Signer(uri)
+    except Exception as error:  # whatever module, token and PIN make the library raise
+        place = uri.split("?", maxsplit=1)[0]  # without the PIN
+        raise RegistryError(
+            f"{place}: {type(error).__name__}: {error}", "pkcs11:token=…;object=…?module-path=…&pin-source=file:…"
+        ) from error
+    key = token.public_key()  # type: ignore[no-untyped-call]
+    if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1":
+        raise RegistryError(f"{uri.split('?', maxsplit=1)[0]}: not a key on NIST P-256", "EC:prime256v1")
+    return token
+
+
+def public_pem(private: Path | str) -> bytes:
     """Public half of a private key, as PEM."""
     return _public(private, pem=True)
 
 
-def key_id(private: Path) -> str:
+def key_id(private: Path | str) -> str:
     """Id of a private key: that of its public half (``wire.signatures.key_id``)."""
     return hashlib.sha256(_public(private, pem=False)).hexdigest()
 
 
-def _public(private: Path, *, pem: bool) -> bytes:
+def _public(private: Path | str, *, pem: bool) -> bytes:
     from cryptography.hazmat.primitives import serialization
 
     encoding = serialization.Encoding.PEM if pem else serialization.Encoding.DER
-    public: bytes = (
-        load_private(private).public_key().public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)
-    )
+    holder = load_private(private) if isinstance(private, Path) else _token(private)
+    public: bytes = holder.public_key().public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)
     return public

@@ -67,7 +67,7 @@ def examine(
     Args:
         files: Path -> content of everything below ``records/``.
         keys: Public keys that are good for the history: id -> file.
-        revoked: Revoked keys: id -> entry of ``revoked.json``.
+        revoked: Keys that sign nothing new, revoked or retired: id -> entry (``signing.ended``).
     """
     findings = [
         Finding(path, "not a record: records/ holds NNNNNN.json and NNNNNN.sig only")
@@ -138,7 +138,7 @@ def _rewritten(files: Mapping[str, bytes], revoked: Mapping[str, Mapping[str, An
         sequence, sha256 = last_good(entry)
         data = files.get(path_of(sequence))
         if data is not None and hashlib.sha256(data).hexdigest() != sha256:
-            yield Finding(path_of(sequence), f"not the one that was newest when key {key[:12]} was revoked")
+            yield Finding(path_of(sequence), f"not the one that was newest at the {entry.get('by')} of key {key[:12]}")
 
 
 def last_good(entry: Mapping[str, Any]) -> tuple[int, str]:
@@ -178,7 +178,7 @@ def _signature_faults(
         return
     # The chain fixes what the key signed before its revocation; a thief can only append after it.
     if key in revoked and record.sequence > last_good(revoked[key])[0]:
-        yield Finding(path, f"signed by key {key[:12]} after its revocation")
+        yield Finding(path, f"signed by key {key[:12]} after its {revoked[key].get('by', 'revocation')}")
 
 
 def is_a_name(text: str) -> bool:

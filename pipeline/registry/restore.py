@@ -20,7 +20,7 @@ import msgspec
 from pipeline.errors import RegistryError
 from pipeline.files import write_atomic
 from pipeline.registry import bundles, places, signing, tags
-from pipeline.registry.chain import ANCHOR, BRANCH, KEYS, REVOKED_LIST, TRACKED, TRUSTED_LIST, Chain, sync
+from pipeline.registry.chain import ANCHOR, BRANCH, KEYS, RETIRED_LIST, REVOKED_LIST, TRACKED, TRUSTED_LIST, Chain, sync
 from pipeline.registry.git import Repository
 from pipeline.registry.records import FLIPS
 from pipeline.registry.runs import branch_of
@@ -102,9 +102,11 @@ def _restore_keys(published: dict[str, bytes], trust: list[str]) -> list[str]:
         folder = signing.trusted_folder() if key in trusted else signing.retired_folder()
         write_atomic(folder / f"{key}.pub", data)
         done.append(f"key {key}: {folder.name}" + ("" if trust else ", because the remote says so; compare its id"))
-    if REVOKED_LIST in published:
-        write_atomic(signing.revoked_file(), published[REVOKED_LIST])
-        done.append("list of revoked keys")
+    signing.list_trusted(path.stem for path in signing.trusted_folder().glob("*.pub"))
+    for name, file in ((REVOKED_LIST, signing.revoked_file()), (RETIRED_LIST, signing.retired_file())):
+        if name in published:
+            write_atomic(file, published[name])
+            done.append(f"list of {file.stem} keys")
     return done
 
 

@@ -2,7 +2,8 @@
 
 ``var/keys`` holds ``signing.pem`` (private, mode 0600, needed only where ``promote`` and the other writers of records
 run), ``trusted/<key id>.pub`` (what the placement service accepts; at most two, so that a rotation has no gap),
-``retired/<key id>.pub`` (no longer accepted by the service, still good for the history) and ``revoked.json``.
+``trusted/trusted.json`` (which of them were put there on purpose), ``retired/<key id>.pub`` and ``retired.json`` (good
+for the history up to the record named there, for nothing new) and ``revoked.json``.
 The command line is ``python -m pipeline.registry.keys``; records are checked in ``wire.records``.
 """
 
@@ -11,8 +12,10 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from pipeline.errors import RegistryError
 from pipeline.files import write_atomic
@@ -23,7 +26,8 @@ from wire.contracts import encode
 from wire.records import RecordSignature
 
 KEY_ENV = environment.variable("signing_key")
-"""Environment variable naming the private key when it is not ``var/keys/signing.pem`` (a mounted secret)."""
+"""Environment variable naming the private key when it is not ``var/keys/signing.pem``: the file of a mounted secret, or
+the ``pkcs11:`` URI of a key in a token."""
 
 VALID_AT_ONCE = 2
 """The new key and the one before it; a third would only be a forgotten one."""
@@ -49,14 +53,29 @@ def revoked_file() -> Path:
     return var() / environment.BELOW_VAR["revoked_keys_file"]
 
 
-def private_path() -> Path:
-    """Where the private key is, or will be."""
-    return Path(os.environ.get(KEY_ENV) or folder() / "signing.pem")
+def retired_file() -> Path:
+    """Keys that sign nothing new, and the record that was newest when they were retired."""
+    return folder() / "retired.json"
 
 
-def private_key() -> Path:
-    """Return the private key, made on first use; refuse one that others can read."""
+def private_path() -> Path | str:
+    """Where the private key is, or will be: a file, or the URI of a token."""
+    named = os.environ.get(KEY_ENV, "")
+    return named if named.startswith(signatures.PKCS11) else Path(named or folder() / "signing.pem")
+
+
+def has_private_key() -> bool:
+    """Whether this machine can sign, or could at once."""
     path = private_path()
+    return isinstance(path, str) or path.exists()
+
+
+def private_key() -> Path | str:
+    """Return the private key, made on first use; refuse one that others can read, or that signs no more."""
+    path = private_path()
+    if isinstance(path, str):
+        _publish(path)
+        return path
     if not path.exists():
         if KEY_ENV in os.environ:
             raise RegistryError(f"{path} ({KEY_ENV}) does not exist", "the private signing key")
@@ -66,8 +85,10 @@ def private_key() -> Path:
     return path
 
 
-def refuse_readable(path: Path) -> None:
-    """Raise if anybody but its owner may read a secret."""
+def refuse_readable(path: Path | str) -> None:
+    """Raise if anybody but its owner may read a secret; a token guards its own."""
+    if isinstance(path, str):
+        return
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise RegistryError(f"{path}: mode {mode:o}, readable by others", "mode 600", f"chmod 600 {path}")
@@ -85,11 +106,24 @@ def public_keys() -> dict[str, Path]:
 
 def sign_bytes(data: bytes) -> bytes:
     """Sign a document and return the content of its ``.sig`` file."""
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec
+    key = private_key()
+    return encode(RecordSignature.of(p256.key_id(key), p256.sign(key, data)))
 
-    raw = p256.load_private(private_key()).sign(data, ec.ECDSA(hashes.SHA256()))
-    return encode(RecordSignature.of(current_key_id(), raw))
+
+def ended() -> dict[str, dict[str, Any]]:
+    """Keys that sign nothing new, revoked or retired: id -> since which record, and why."""
+    try:
+        retired = json.loads(retired_file().read_bytes())["retired"]
+    except FileNotFoundError:
+        retired = {}
+    except (ValueError, KeyError, TypeError) as error:
+        raise RegistryError(
+            f"{retired_file()}: not readable ({error!r})", "the file as keys retire wrote it"
+        ) from error
+    revoked = signatures.revocations(revoked_file())
+    return {key: {**entry, "by": "retirement"} for key, entry in retired.items()} | {
+        key: {**entry, "by": "revocation"} for key, entry in revoked.items()
+    }
 
 
 def rotate() -> str:
@@ -106,16 +140,18 @@ def rotate() -> str:
     return current_key_id()
 
 
-def retire(key: str) -> None:
-    """Stop trusting an old key for new pushes; the history it signed stays verifiable."""
+def retire(key: str, *, last_record: tuple[int, str] | None = None) -> None:
+    """Stop trusting an old key for anything new; the history it signed, up to ``last_record``, stays verifiable."""
     private_key()
     key = _resolve(key, signatures.trusted(trusted_folder()))
     if key == current_key_id():
         raise RegistryError(
             f"key {key[:12]} is the one that signs now", fix="python -m pipeline.registry.keys rotate first"
         )
-    retired_folder().mkdir(parents=True, exist_ok=True)
-    (trusted_folder() / f"{key}.pub").replace(retired_folder() / f"{key}.pub")
+    entry = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "last_record": last_record}
+    retired = {one: before for one, before in ended().items() if before["by"] == "retirement"} | {key: entry}
+    write_atomic(retired_file(), json.dumps({"retired": retired}, indent=2, sort_keys=True).encode() + b"\n")
+    _set_aside(key)
 
 
 def revoke(key: str, reason: str, *, last_record: tuple[int, str] | None) -> None:
@@ -135,14 +171,23 @@ def revoke(key: str, reason: str, *, last_record: tuple[int, str] | None) -> Non
     listed = signatures.revocations(revoked_file()) | {key: entry}
     write_atomic(revoked_file(), json.dumps({"revoked": listed}, indent=2, sort_keys=True).encode() + b"\n")
     # Only after it is listed: in between, the key is refused because it is listed.
-    trusted_file = trusted_folder() / f"{key}.pub"
-    if trusted_file.exists():
-        retired_folder().mkdir(parents=True, exist_ok=True)
-        trusted_file.replace(retired_folder() / f"{key}.pub")
+    if (trusted_folder() / f"{key}.pub").exists():
+        _set_aside(key)
 
 
-def _replace_private(path: Path) -> None:
-    if KEY_ENV in os.environ:
+def _set_aside(key: str) -> None:
+    retired_folder().mkdir(parents=True, exist_ok=True)
+    (trusted_folder() / f"{key}.pub").replace(retired_folder() / f"{key}.pub")
+    list_trusted(signatures.trusted(trusted_folder()).keys() - {key})
+
+
+def list_trusted(keys: Iterable[str]) -> None:
+    """Write down which keys of the trusted folder are there on purpose."""
+    write_atomic(trusted_folder() / signatures.LISTED, json.dumps(sorted(keys)).encode() + b"\n")
+
+
+def _replace_private(path: Path | str) -> None:
+    if isinstance(path, str) or KEY_ENV in os.environ:
         raise RegistryError(
             f"{path} is named by {KEY_ENV}",
             "a key under var/keys",
@@ -176,13 +221,20 @@ def _next_to(path: Path) -> Path:
     return path.with_name(f".{path.name}.next")
 
 
-def _publish(path: Path) -> None:
-    """Make sure that the public half is known, also of a key that came by another way (a mounted secret)."""
+def _publish(path: Path | str) -> None:
+    """Make sure that the public half is known, also of a key that came by another way (a mounted secret, a token)."""
     key = p256.key_id(path)
+    place = str(path).split("?")[0]
     if key in signatures.revocations(revoked_file()):
-        raise RegistryError(f"{path}: key {key[:12]} is revoked", fix="remove it: a new one is made on first use")
-    if key not in public_keys():
+        raise RegistryError(f"{place}: key {key[:12]} is revoked", fix="remove it: a new one is made on first use")
+    if key in signatures.trusted(retired_folder()):
+        raise RegistryError(
+            f"{place}: key {key[:12]} is retired", "a key that is trusted", "remove it: a new one is made on first use"
+        )
+    known = signatures.trusted(trusted_folder())
+    if key not in known or signatures.listed(trusted_folder()) is None:
         write_atomic(trusted_folder() / f"{key}.pub", p256.public_pem(path))
+        list_trusted({*known, key})
 
 
 def _resolve(key: str, known: dict[str, Path]) -> str:

@@ -15,9 +15,11 @@ import msgspec
 from pipeline.errors import RegistryError
 from pipeline.registry import places, records, signing, tags, verify_bundles, verify_runs, verify_store
 from pipeline.registry.bundles import POINTERS
-from pipeline.registry.chain import BRANCH, DVC_CONFIG, KEYS, REVOKED_LIST, TRUSTED_LIST, Chain, sync
+from pipeline.registry.chain import BRANCH, DVC_CONFIG, KEYS, RETIRED_LIST, REVOKED_LIST, TRUSTED_LIST, Chain, sync
 from pipeline.registry.git import Repository
 from pipeline.registry.records import Finding
+from pipeline.registry.service import live_policy
+from sched_env import problems
 from wire import signatures
 from wire.errors import BundleError, LoadmasterError
 
@@ -25,8 +27,13 @@ CLOCKS_DIFFER = timedelta(minutes=5)
 """How far the clocks of two machines that keep time may be apart."""
 
 
-def verify() -> tuple[Chain | None, list[Finding]]:
-    """Look at everything; return the chain, if it can be read at all, and the findings."""
+def verify(url: str | None = None) -> tuple[Chain | None, list[Finding]]:
+    """Look at everything; return the chain, if it can be read at all, and the findings.
+
+    Args:
+        url: Address of a placement service, whose counters are held against the records: it remembers flips that a
+            registry which was cut short does not.
+    """
     try:
         findings = list(_keys()) + list(_objects())
         chain, faults = Chain.read(sync())
@@ -47,12 +54,26 @@ def verify() -> tuple[Chain | None, list[Finding]]:
             verify_runs.findings,
             *parts,
         ]
+    if url is not None:
+        parts.append(lambda chain: _behind(chain, url))
     for part in parts:
         try:
             findings += part(chain)
         except LoadmasterError as error:
             findings.append(Finding("registry", str(error)))
     return chain, list(dict.fromkeys(findings))
+
+
+def _behind(chain: Chain, url: str) -> Iterator[Finding]:
+    """Ask the service how far it has come."""
+    for problem in problems.names():
+        answer = live_policy(url, problem)
+        counter = answer.counter if answer is not None else None
+        if counter is not None and counter > chain.counter(problem):
+            known = chain.counter(problem)
+            yield Finding(
+                url, f"{problem} is at counter {counter} there, the records end at {known}: they were cut short"
+            )
 
 
 def _keys() -> Iterator[Finding]:
@@ -69,16 +90,19 @@ def _keys() -> Iterator[Finding]:
         yield Finding(
             str(signing.trusted_folder()), f"{len(trusted)} keys are trusted, {signing.VALID_AT_ONCE} at most"
         )
-    private = signing.private_path()
-    if private.exists():
+    for path in sorted(signing.trusted_folder().glob("*.pub")):
+        if path not in trusted.values():
+            yield Finding(str(path), "dropped here: the list of trusted keys does not name it, so it is not trusted")
+    private = str(signing.private_path()).split("?")[0]
+    if signing.has_private_key():
         try:
-            signing.refuse_readable(private)
+            signing.refuse_readable(signing.private_path())
             key = signing.current_key_id()
         except LoadmasterError as error:
-            yield Finding(str(private), error.found.removeprefix(f"{private}: "))
+            yield Finding(private, error.found.removeprefix(f"{private}: "))
             return
         if key not in trusted:
-            yield Finding(str(private), f"its public half {key[:12]} is not trusted")
+            yield Finding(private, f"its public half {key[:12]} is not trusted")
 
 
 def _objects() -> Iterator[Finding]:
@@ -162,11 +186,11 @@ def _published(chain: Chain) -> Iterator[Finding]:
                 continue
             for listed in sorted(set(listed_keys) - trusted_here.keys()):
                 yield Finding(path, f"lists key {listed[:12]}, which is not trusted here")
-        elif path != REVOKED_LIST:
-            yield Finding(path, "keys/ holds *.pub, trusted.json and revoked.json only")
+        elif path not in (REVOKED_LIST, RETIRED_LIST):
+            yield Finding(path, "keys/ holds *.pub, trusted.json, retired.json and revoked.json only")
     published = {path.removeprefix(KEYS).removesuffix(".pub") for path in chain.mirror.paths(str(chain.commit))}
     # Our own newest key is published with the next record; any other came by no way that leaves a trace.
-    mine = {signing.current_key_id()} if signing.private_path().exists() else set()
+    mine = {signing.current_key_id()} if signing.has_private_key() else set()
     for key in sorted(trusted_here.keys() - published - mine):
         yield Finding(str(trusted_here[key]), "trusted here, and never published with a record")
     for listed in sorted(_ever_revoked(chain) - revoked_here.keys()):
