@@ -6,7 +6,7 @@ import ibis
 import ibis.expr.types as ir
 
 from pipeline.clean.config import CleanConfig
-from pipeline.clean.expressions import SECOND_US, exact_mean, window_of
+from pipeline.clean.expressions import SECOND_US, ended, exact_mean, window_of
 from pipeline.clean.nodes import GIB
 from pipeline.contracts.windows import WINDOW_SECONDS
 
@@ -21,13 +21,23 @@ def unique_requests(requests: ir.Table) -> ir.Table:
 
 
 def with_function(requests: ir.Table, pods: ir.Table) -> ir.Table:
-    """Fill in the function of requests that name only a pod."""
-    owners = pods.filter(pods.function.notnull()).group_by("cluster", "pod").agg(owner=ibis._.function.max())
+    """Fill in the function of requests that name only a pod, and the namespace of one that a log leaves out."""
+    owned = pods.filter(pods.function.notnull())
+    owners = owned.group_by("cluster", "pod").agg(owner=owned.function.max())
     joined = requests.left_join(owners, ["cluster", "pod"])
     names = [name for name in requests.columns if name != "function"]
-    return joined.select(
-        *[requests[name] for name in names], function=ibis.coalesce(requests.function.nullif(""), owners.owner)
+    rows = ended(
+        joined.select(
+            *[requests[name] for name in names], named=ibis.coalesce(requests.function.nullif(""), owners.owner)
+        )
     )
+    # A log says ``api``, Kubernetes ``shop/api``: the same where no other namespace has one.
+    spaced = owned.filter(owned.function.contains("/"))
+    spaced = spaced.mutate(named=spaced.function.re_replace("^[^/]*/", ""))
+    only = spaced.group_by("cluster", "named").agg(first=spaced.function.min(), last=spaced.function.max())
+    only = only.filter(only["first"] == only["last"])
+    joined = rows.left_join(only, ["cluster", "named"])
+    return joined.select(*[rows[name] for name in names], function=ibis.coalesce(only["first"], rows.named))
 
 
 def deal(requests: ir.Table, pods: ir.Table) -> ir.Table:

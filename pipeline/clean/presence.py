@@ -64,7 +64,14 @@ def with_presence(pods: ir.Table, living: ir.Table | None, away: ir.Table | None
         overlap = _overlap(rows.window, living.begin, living.end) - away.away.fill_null(0.0)
         # Clocks differ: a pod may be scraped a moment before it is created.
         by_events = ibis.ifelse(overlap > 0, overlap, rows.completeness)
-        kept = [rows[name] for name in rows.columns if name != "present_ratio"]
+        # Use may be scraped a moment before what the pod asks for.
+        sizes = {
+            "cpu_request_cores": living.cpu_cores,
+            "mem_request_gib": living.mem_gib,
+            "gpu_request_cards": living.gpus,
+        }
+        asked = {name: ibis.coalesce(rows[name], told_size) for name, told_size in sizes.items()}
+        kept = [asked.get(name, rows[name]).name(name) for name in rows.columns if name != "present_ratio"]
         present = ibis.ifelse(tellers.told.fill_null(False), by_events, rows.present_ratio)
         gone = away.away.fill_null(0.0) > 1 - NEARLY
         rows = ended(joined.select(*kept, present_ratio=present, gone=gone))

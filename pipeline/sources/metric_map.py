@@ -13,6 +13,7 @@ import msgspec
 import yaml
 
 from pipeline.contracts.raw import METRICS
+from pipeline.sources.kube_names import DERIVED, Names, host_of
 from wire.errors import ConfigError, legal
 
 DEFAULT_MAP = Path(__file__).parent.parent / "metrics.yaml"
@@ -20,17 +21,21 @@ LABELS = ("node", "pod", "function", "card", "detail")
 BUCKET = "function_response_seconds_bucket"
 REQUESTS = "function_requests"
 
+NO_NAMES = Names()
+
 log = logging.getLogger(__name__)
 
 _MATCHER = re.compile(r'\s*([a-zA-Z_]\w*)\s*(=~|!~|!=|=)\s*"([^"\\]*)"\s*')
 _FIELD = re.compile(r"\{(\w+)(?::(\w+))?\}")
-_OWNER_HASH = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5,10}$")
+_ENDED = 'phase=~"Succeeded|Failed"'
+RATE_STEPS = 4
+"""Steps that a rate is taken over: enough for two scrapes even where one is lost."""
 
 _FILTERS: dict[str, Callable[[str], str]] = {
     "": lambda text: text,
-    "host": lambda text: text.rpartition(":")[0] or text,
+    "host": host_of,
     "base": lambda text: text.partition(".")[0],
-    "owner": lambda text: _OWNER_HASH.sub("", text),
+    "openfaas": lambda text: "/".join([text.partition(".")[2] or "openfaas-fn", text.partition(".")[0]]),
 }
 
 
@@ -42,7 +47,12 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"so
     sources: list[str]
     minus: list[str] = []
     where: str = ""
-    combine: Literal["sum", "max"] = "sum"
+    combine: Literal["sum", "max", "count"] = "sum"
+    each: list[str] = []
+    above: float | None = None
+    alive: bool = False
+    rate: bool = False
+    fallback: str | None = None
     scale: float = 1.0
     le_scale: float = 1.0
     query: str | None = None
@@ -50,6 +60,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"so
     def used_labels(self) -> list[str]:
         """Exporter labels that the templates read, and ``le`` of a histogram."""
         names = {name for texts in self.labels.values() for text in texts for name, _ in _FIELD.findall(text)}
+        names = {label for name in names for label in DERIVED.get(name, (name,))}
         return sorted(names | ({"le"} if self.metric == BUCKET else set()))
 
     def promql(self, window: str, matchers: str) -> str:
@@ -57,18 +68,32 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"so
         if self.query:
             return Template(self.query).substitute(window=window, matchers=matchers)
         text = self._aggregated(self.sources, window, matchers)
-        return f"{text} - {self._aggregated(self.minus, window, matchers)}" if self.minus else text
+        if self.minus:
+            text = f"{text} - {self._aggregated(self.minus, window, matchers)}"
+        if self.alive:
+            inside = ",".join(part for part in (_ENDED, matchers) if part)
+            ended = f"max by (namespace, pod) (last_over_time(kube_pod_status_phase{{{inside}}}[{window}])) == 1"
+            text = f"{text} unless on (namespace, pod) ({ended})"
+        return text
 
     def time_promql(self, matchers: str) -> str:
         """Write the query for when each entity was really scraped, which a step's end does not tell."""
         by = ", ".join(name for name in self.used_labels() if name != "le")
-        return f"max by ({by}) (timestamp({self._selector(self.sources, matchers)}))"
+        return f"max by ({by}) (timestamp({self.selector(self.sources, matchers)}))"
 
     def _aggregated(self, names: list[str], window: str, matchers: str) -> str:
         by = ", ".join(self.used_labels())
-        return f"{self.combine} by ({by}) (last_over_time({self._selector(names, matchers)}[{window}]))"
+        over = "rate" if self.rate else "last_over_time"
+        text = f"{over}({self.selector(names, matchers)}[{window}])"
+        if self.above is not None:
+            text = f"{text} > {self.above:g}"
+        if self.each:
+            # One thing under two label sets (its exporter was started anew, a second Prometheus) counts once.
+            text = f"max by ({', '.join(sorted({*self.used_labels(), *self.each}))}) ({text})"
+        return f"{self.combine} by ({by}) ({text})"
 
-    def _selector(self, names: list[str], matchers: str) -> str:
+    def selector(self, names: list[str], matchers: str) -> str:
+        """Write what picks the series of some metrics."""
         name = f'__name__="{names[0]}"' if len(names) == 1 else f'__name__=~"{"|".join(names)}"'
         return f"{{{','.join(part for part in (name, self.where, matchers) if part)}}}"
 
@@ -81,9 +106,10 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"so
                 return False
         return True
 
-    def canonical(self, labels: Mapping[str, str]) -> dict[str, str] | None:
+    def canonical(self, labels: Mapping[str, str], names: Names = NO_NAMES, at_s: float = 0.0) -> dict[str, str] | None:
         """Fill the canonical labels; None when the one that names the entity stays empty."""
         filled: dict[str, str] = {}
+        labels = names.enriched(labels, at_s)
         for label, templates in self.labels.items():
             for template in templates:
                 parts = [(name, kind) for name, kind in _FIELD.findall(template)]
@@ -99,16 +125,21 @@ class MetricMap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     groups: dict[str, list[Entry]]
 
     def entries(self, groups: Sequence[str]) -> list[tuple[str, Entry]]:
-        """List the entries of the named groups, with their group."""
+        """List the entries of the named groups, with their group; those that fill in for others come last."""
         for group in groups:
             if group not in self.groups:
                 raise ConfigError(f"metric group {group!r} is not in the map", legal(self.groups))
         if len(set(groups)) < len(groups):
             raise ConfigError(f"metric groups {', '.join(groups)}", "each group once")
-        counting = [group for group in groups if any(entry.metric == REQUESTS for entry in self.groups[group])]
+        counting = [group for group in groups if group in self.counting()]
         if len(counting) > 1:
             log.warning("the groups %s all count requests: what passes through two is counted twice", counting)
-        return [(group, entry) for group in groups for entry in self.groups[group]]
+        found = [(group, entry) for group in groups for entry in self.groups[group]]
+        return sorted(found, key=lambda one: one[1].fallback is not None)
+
+    def counting(self) -> list[str]:
+        """Groups that count requests; a cluster should be asked for one of them."""
+        return [name for name, entries in self.groups.items() if any(entry.metric == REQUESTS for entry in entries)]
 
 
 def load_map(path: Path | None = None) -> MetricMap:
@@ -150,6 +181,8 @@ def _check(entry: Entry, where: str) -> None:
     entity = METRICS[entry.metric].entity
     if entity not in entry.labels:
         raise ConfigError(f"{where} has no label {entity!r}", f"a template for the {entity} it measures")
+    if entry.fallback is not None and entry.fallback not in METRICS:
+        raise ConfigError(f"{where}: fallback {entry.fallback!r} is not a canonical metric", legal(METRICS))
     if not entry.sources:
         raise ConfigError(f"{where}: from is empty", "at least one exporter metric")
     for text in (text for texts in entry.labels.values() for text in texts):

@@ -36,6 +36,7 @@ class OpenMetricsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     cluster: str = "default"
     """Cluster of series without a ``cluster`` label."""
     groups: tuple[str, ...] = ("node_exporter", "kube_state_metrics", "cadvisor", "dcgm", "openfaas")
+    """Groups of the metric map; name only one that counts requests (knative, openfaas, istio, nginx)."""
     metrics: str | None = None
     """A metric map of the user's; null: ``pipeline/metrics.yaml``."""
     time_unit_s: float = 1.0
@@ -71,6 +72,7 @@ class OpenMetricsSource(FileSource):
             for number, (head, time_us, value) in self._lines(path):
                 spool.add(catalogue.find(head, path, number), time_us, value)
             spool.flush()
+            catalogue.settle()
             tally.skipped.update(catalogue.unknown_lines(spool.counts))
             for day in spool.days():
                 for table in catalogue.tables(*day):

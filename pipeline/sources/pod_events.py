@@ -1,13 +1,18 @@
-"""Pod create and delete events of one day, from what kube-state-metrics shows.
+"""Pod create and delete events of a day, from what kube-state-metrics shows.
 
-Creation is exact (``kube_pod_created``). Deletion is the step after a pod was last seen, so it is known to a minute;
-a pod that is merely not scraped for a while comes back and has not been deleted. One that comes back with another time
-of creation (a StatefulSet gives its pods their names again) has been.
+Creation is exact (``kube_pod_created``). A pod that completes or fails ends then (``kube_pod_completion_time``, else
+when its phase is first seen so), however long its object is kept; one that is deleted while it runs ends in the step
+after it was last seen, so that is known to a minute. A pod that is merely not scraped for a while comes back and has
+not been deleted. One that comes back with another time of creation (a StatefulSet gives its pods their names again) has
+been, and is another life, with its own node and size.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,82 +20,150 @@ import pyarrow as pa
 from pipeline.contracts.raw import EVENTS
 from pipeline.sources import Tally
 from pipeline.sources.columns import raw_table, times
-from pipeline.sources.metric_map import Entry
-from pipeline.sources.prometheus_http import Client
+from pipeline.sources.kube_names import Names
+from pipeline.sources.prometheus_http import Client, Series
 from pipeline.sources.prometheus_server import Server
 
 STEP_S = 60
 MARGIN_S = 900
 """How far beyond the day to look whether a pod is still there; longer gaps at midnight look like a deletion."""
-DAY_S = 86_400
 SPAN_S = 21_600
 
-_LABELS = {
-    "pod": ["{namespace}/{pod}"],
-    "node": ["{node}"],
-    "function": ["{label_faas_function}", "{label_serving_knative_dev_service}", "{created_by_name:owner}"],
-}
-_POD = Entry("pod_info", _LABELS, ["kube_pod_info"])
-_SIZE = Entry("pod_cpu_request_cores", {"pod": _LABELS["pod"]}, ["kube_pod_container_resource_requests"])
+_WHO = "namespace, pod, uid"
+_SIZES = {"cpu": "cpu_cores", "memory": "mem_bytes", "nvidia_com_gpu": "gpus", "amd_com_gpu": "gpus"}
+Key = tuple[str, str]
+"""Pod and uid; old releases of kube-state-metrics tell no uid."""
+T = TypeVar("T")
 
 
-def pod_events(client: Client, server: Server, start_s: int, tally: Tally) -> pa.Table:
-    """Derive the events of the day that starts at ``start_s``."""
-    lives = _lives(client, server, start_s, tally)
-    end_s = start_s + DAY_S
-    whole = f"{DAY_S + MARGIN_S}s"
-    moment = end_s + MARGIN_S
-    labels = {}
-    for one in client.instant(f"last_over_time(kube_pod_info{{{server.matchers}}}[{whole}])", moment):
-        if filled := _POD.canonical(one.labels):
-            labels[filled["pod"]] = filled
-    for one in client.instant(f"last_over_time(kube_pod_labels{{{server.matchers}}}[{whole}])", moment):
-        # Labels of the pod name its function better than its owner does; they are often switched off.
-        if (filled := _POD.canonical(one.labels)) and "function" in filled:
-            labels.setdefault(filled["pod"], {})["function"] = filled["function"]
-    size = {}
-    for resource in ("cpu", "memory"):
-        inside = ",".join(part for part in (f'resource="{resource}"', server.matchers) if part)
-        query = f"sum by (namespace, pod) (last_over_time(kube_pod_container_resource_requests{{{inside}}}[{whole}]))"
-        for one in client.instant(query, moment):
-            if filled := _SIZE.canonical(one.labels):
-                size[filled["pod"], resource] = float(one.value[0])
+@dataclass
+class _Life:
+    """One life of a pod, as it was seen."""
 
-    rows = []
-    for pod, seen in lives.items():
-        # The next life ends the one before it; the end of the last is told by nobody, if it is over.
-        after = [*sorted(seen)[1:], np.inf]
-        for created, following in zip(sorted(seen), after, strict=True):
-            ended = min(seen[created] + STEP_S, following - 1e-3)
-            if following < np.inf or seen[created] < moment - STEP_S:
-                rows.append((ended, "delete", pod))
-            rows.append((created, "create", pod))
-    rows = sorted(row for row in rows if start_s <= row[0] < end_s)
-    columns = {
-        "time": times(np.array([round(at * 1e3) * 1_000 for at, _, _ in rows], dtype=np.int64)),
-        "cluster": [server.name] * len(rows),
-        "entity": [pod for _, _, pod in rows],
-        "kind": ["pod"] * len(rows),
-        "action": [action for _, action, _ in rows],
-        "node": [labels.get(pod, {}).get("node") for _, _, pod in rows],
-        "function": [labels.get(pod, {}).get("function") for _, _, pod in rows],
-        "cpu_cores": [size.get((pod, "cpu")) for _, _, pod in rows],
-        "mem_bytes": [size.get((pod, "memory")) for _, _, pod in rows],
+    created_s: float
+    seen_s: float
+    key: Key
+
+
+class _Asked:
+    """What is asked of one server about one day."""
+
+    def __init__(self, client: Client, server: Server, span_s: tuple[int, int], beyond_s: int, tally: Tally) -> None:
+        self._client, self._matchers, self._tally = client, server.matchers, tally
+        self._start_s, self.until_s = span_s[0] - MARGIN_S, span_s[1] + beyond_s
+
+    def _selector(self, metric: str, where: str = "") -> str:
+        return f"{metric}{{{','.join(part for part in (where, self._matchers) if part)}}}"
+
+    def each_minute(self, metric: str, where: str = "", condition: str = "") -> list[Series]:
+        """Ask for a metric of pods minute by minute."""
+        step = f"{STEP_S * 1000 - 1}ms"
+        query = f"max by ({_WHO}) (last_over_time({self._selector(metric, where)}[{step}])){condition}"
+        found = []
+        for begin in range(self._start_s, self.until_s, SPAN_S):
+            last = min(begin + SPAN_S, self.until_s) - STEP_S
+            series, warnings = self._client.range(query, begin, max(last, begin), STEP_S)
+            for warning in warnings:
+                self._tally.skipped[f"server warned: {warning}"] += 1
+            found += series
+        return found
+
+    def last(self, metric: str, more: str = "", where: str = "", each: str = "") -> list[Series]:
+        """Ask for the last value of the day, by pod and ``more`` labels."""
+        text = f"last_over_time({self._selector(metric, where)}[{self.until_s - self._start_s}s])"
+        by = f"{_WHO}{more}"
+        inner = f"sum by ({by}) (max by ({by}, {each}) ({text}))" if each else f"max by ({by}) ({text})"
+        return self._client.instant(inner, self.until_s)
+
+
+def pod_events(
+    client: Client, server: Server, span_s: tuple[int, int], names: Names, beyond_s: int, tally: Tally
+) -> pa.Table:
+    """Derive the events of a span; ``beyond_s`` is how far after it the server can be asked."""
+    asked = _Asked(client, server, span_s, beyond_s, tally)
+    lives = _lives(asked)
+    ends = _ends(asked)
+    starts = {_key(one): float(one.value[0]) for one in asked.last("kube_pod_start_time")}
+    info = _info(asked, names)
+    sizes: dict[Key, dict[str, float]] = defaultdict(dict)
+    wanted = f'resource=~"{"|".join(_SIZES)}"'
+    for one in asked.last("kube_pod_container_resource_requests", ", resource", wanted, "container"):
+        sizes[_key(one)][_SIZES[one.labels["resource"]]] = float(one.value[0])
+
+    rows: list[dict[str, object]] = []
+    for pod, lived in lives.items():
+        following = [*(life.created_s for life in lived[1:]), np.inf]
+        for life, after in zip(lived, following, strict=True):
+            about: dict[str, object] = {"cluster": server.name, "entity": pod, "kind": "pod"}
+            about.update(_found(info, life.key) or {})
+            about.update(_found(sizes, life.key) or {})
+            rows.append({**about, "at": life.created_s, "action": "create"})
+            ended = _end(life, _found(ends, life.key), after, asked.until_s)
+            if ended is not None:
+                started = _found(starts, life.key)
+                ran = None if started is None or started > ended else ended - started
+                rows.append({**about, "at": ended, "action": "delete", "runtime_s": ran})
+    kept = [row for row in rows if span_s[0] <= float(str(row["at"])) < span_s[1]]
+    kept.sort(key=lambda row: (row["at"], row["action"], row["entity"]))
+    columns: dict[str, pa.Array] = {
+        name: pa.array([row.get(name) for row in kept], EVENTS.field(name).type)
+        for name in EVENTS.names
+        if name != "time"
     }
-    return raw_table(EVENTS, {name: pa.array(values, EVENTS.field(name).type) for name, values in columns.items()})
+    columns["time"] = times(np.array([round(float(str(row["at"])) * 1e3) * 1_000 for row in kept], dtype=np.int64))
+    return raw_table(EVENTS, columns)
 
 
-def _lives(client: Client, server: Server, start_s: int, tally: Tally) -> dict[str, dict[float, float]]:
-    """By pod: when it was created -> when it was last seen so, looking a little beyond the day at both ends."""
-    lives: dict[str, dict[float, float]] = defaultdict(dict)
-    query = f"max by (namespace, pod) (last_over_time(kube_pod_created{{{server.matchers}}}[{STEP_S * 1000 - 1}ms]))"
-    stop = start_s + DAY_S + MARGIN_S
-    for begin in range(start_s - MARGIN_S, stop, SPAN_S):
-        series, warnings = client.range(query, begin, min(begin + SPAN_S, stop) - STEP_S, STEP_S)
-        for warning in warnings:
-            tally.skipped[f"server warned: {warning}"] += 1
-        for one in series:
-            filled = _SIZE.canonical(one.labels)
-            if filled is not None:
-                lives[filled["pod"]].update(zip(one.value.tolist(), one.time_s.tolist(), strict=True))
-    return lives
+def _end(life: _Life, told_s: float | None, following_s: float, until_s: float) -> float | None:
+    """When a life ended: as told, else after it was last seen; None while it goes on."""
+    if told_s is not None and life.created_s <= told_s < following_s:
+        return told_s
+    if following_s < np.inf or life.seen_s < until_s - STEP_S:
+        return max(min(life.seen_s + STEP_S, following_s - 1e-3), life.created_s)
+    return None
+
+
+def _lives(asked: _Asked) -> dict[str, list[_Life]]:
+    """By pod, in order: its lives, looking a little beyond the day at both ends."""
+    found: dict[str, dict[float, _Life]] = defaultdict(dict)
+    for one in asked.each_minute("kube_pod_created"):
+        key = _key(one)
+        for created, seen in zip(one.value.tolist(), one.time_s.tolist(), strict=True):
+            life = found[key[0]].setdefault(created, _Life(created, seen, key))
+            life.seen_s = max(life.seen_s, seen)
+    return {pod: [lives[created] for created in sorted(lives)] for pod, lives in found.items()}
+
+
+def _ends(asked: _Asked) -> dict[Key, float]:
+    """When pods that completed or failed did so."""
+    first: dict[Key, float] = {}
+    for one in asked.each_minute("kube_pod_status_phase", 'phase=~"Succeeded|Failed"', " == 1"):
+        key = _key(one)
+        first[key] = min(first.get(key, np.inf), float(one.time_s[0]))
+    # A pod whose sidecar alone has ended has a completion time too: the phase decides.
+    told = {_key(one): float(one.value[0]) for one in asked.last("kube_pod_completion_time")}
+    return {key: min(seen, told.get(key, np.inf)) for key, seen in first.items()}
+
+
+def _info(asked: _Asked, names: Names) -> dict[Key, dict[str, object]]:
+    """Node, workload and kind of owner of each life; a pod has no node until it is scheduled."""
+    found: dict[Key, dict[str, object]] = {}
+    for one in asked.last("kube_pod_info", ", node, created_by_kind, created_by_name"):
+        labels = names.enriched(one.labels, asked.until_s)
+        about = {
+            "node": labels.get("node") or None,
+            "function": labels.get("workload") or None,
+            "owner_kind": labels.get("owner_kind") or None,
+        }
+        if about["node"] or _key(one) not in found:
+            found[_key(one)] = dict(about)
+    return found
+
+
+def _key(one: Series) -> Key:
+    return f"{one.labels.get('namespace', '')}/{one.labels.get('pod', '')}", one.labels.get("uid", "")
+
+
+def _found(table: Mapping[Key, T], key: Key) -> T | None:
+    """Look a life up, by its uid where both sides have one."""
+    return table.get(key, table.get((key[0], "")))

@@ -9,8 +9,11 @@ metrics of an exporter share: counted at the end of its step, a rate would be of
 from __future__ import annotations
 
 import hashlib
+import logging
+import threading
+from collections import defaultdict
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 
@@ -23,13 +26,29 @@ from pipeline.contracts.raw import METRICS, SAMPLES
 from pipeline.errors import SourceError
 from pipeline.sources import Chunk, Rows, Source, Tally
 from pipeline.sources.columns import coded, times
-from pipeline.sources.metric_map import LABELS, Entry, load_map, parse_matchers
+from pipeline.sources.kube_names import WORKLOAD_LABELS, Names
+from pipeline.sources.metric_map import LABELS, RATE_STEPS, REQUESTS, Entry, load_map, parse_matchers
 from pipeline.sources.pod_events import MARGIN_S, pod_events
 from pipeline.sources.prometheus_http import Client, Series
 from pipeline.sources.prometheus_server import Patience, Server
 from wire.errors import ConfigError
 
 F8 = NDArray[np.float64]
+
+log = logging.getLogger(__name__)
+
+DAY_S = 86_400
+NAMES_STEP_S = 300
+"""How finely it is known when an address went to another node."""
+_NAMES = {
+    "kube_node_info": ("node", "internal_ip"),
+    "kube_node_status_addresses": ("node", "address"),
+    "node_uname_info": ("instance", "nodename"),
+    "kube_replicaset_owner": ("namespace", "replicaset", "owner_kind", "owner_name", "owner_is_controller"),
+    "kube_job_owner": ("namespace", "job_name", "owner_kind", "owner_name", "owner_is_controller"),
+    "kube_pod_labels": ("namespace", "pod", *WORKLOAD_LABELS),
+}
+"""What tells who is who, and by which labels."""
 
 MAX_POINTS = 11_000
 """Prometheus refuses more points than this in one series of an answer."""
@@ -41,8 +60,9 @@ class PrometheusConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which servers, which metrics, and how they are asked."""
 
     clusters: list[Server] = []
-    groups: tuple[str, ...] = ("node_exporter", "kube_state_metrics", "cadvisor", "dcgm", "openfaas")
-    """Groups of the metric map; name only one of openfaas, knative and istio, or requests count twice."""
+    groups: tuple[str, ...] | None = None
+    """Groups of the metric map; name only one that counts requests (knative, openfaas, istio, nginx), or they count
+    twice. Null: all that count none, and of the others the first that the server has series of."""
     metrics: str | None = None
     """A metric map of the user's; null: ``pipeline/metrics.yaml``."""
     step_seconds: float = 15.0
@@ -66,7 +86,7 @@ class PrometheusConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(
                 f"ingest.prometheus.step_seconds is {self.step_seconds}", "1 to 300, with at most three decimals"
             )
-        if not self.groups:
+        if self.groups is not None and not self.groups:
             raise ConfigError("ingest.prometheus.groups is empty", "groups of the metric map")
         if self.chunk_seconds / self.step_seconds >= MAX_POINTS:
             raise ConfigError(
@@ -88,95 +108,179 @@ class PrometheusSource(Source):
             raise ConfigError(
                 "the source prometheus has no range of days", fix="set data.from and data.to, or --from, --to"
             )
-        self._config, self._days = config, list(days)
+        self._config = config
+        self._spans = [(start := _second(day), start + DAY_S) for day in days]
         self.workers = config.workers
-        self._entries = load_map(Path(config.metrics) if config.metrics else None).entries(config.groups)
+        self._map = load_map(Path(config.metrics) if config.metrics else None)
+        if config.groups is not None:
+            self._map.entries(config.groups)  # what is wrong with them is said now
+        self._chosen: dict[str, list[tuple[str, Entry]]] = {}
+        self._names: dict[tuple[str, tuple[int, int]], Names] = {}
+        self._naming = threading.Lock()
         for server in config.clusters:
             parse_matchers(server.matchers)
+        self._beyond_s = MARGIN_S
         self._clients = {server.name: Client(server, config.patience) for server in config.clusters}
+
+    @classmethod
+    def of_span(cls, config: PrometheusConfig, start_s: int, end_s: int) -> PrometheusSource:
+        """Read a span that ends now instead of whole days: for a first look."""
+        source = cls(config, [_moment(start_s).date()])
+        source._spans, source._beyond_s = [(start_s, end_s)], 0
+        return source
 
     def settings(self) -> dict[str, object]:
         """Name servers, queries and days; patience and workers may change between two attempts at the same data."""
         config = self._config
         return {
             "clusters": {server.name: server.identity() for server in config.clusters},
-            "groups": list(config.groups),
-            "queries_sha256": hashlib.sha256(msgspec.json.encode(self._entries)).hexdigest(),
+            "groups": {server.name: self.groups(server) for server in config.clusters},
+            "queries_sha256": hashlib.sha256(
+                msgspec.json.encode([self._entries(server) for server in config.clusters])
+            ).hexdigest(),
             "step_seconds": config.step_seconds,
             "chunk_seconds": config.chunk_seconds,
             "events": config.events,
-            "from": self._days[0].isoformat(),
-            "to": self._days[-1].isoformat(),
+            "from": _moment(self._spans[0][0]).date().isoformat(),
+            "to": _moment(self._spans[-1][1] - 1).date().isoformat(),
         }
 
     def chunks(self) -> list[Chunk]:
         """List spans in time order, all clusters of a span together."""
         chunks = []
-        for day in self._days:
-            start = int(datetime.combine(day, datetime.min.time(), UTC).timestamp())
-            for offset in range(0, 86_400, self._config.chunk_seconds):
+        for start, end in self._spans:
+            for begin in range(start, end, self._config.chunk_seconds):
                 for server in self._config.clusters:
-                    at = datetime.fromtimestamp(start + offset, UTC).strftime("%Y-%m-%dT%H%M")
-                    chunks.append(Chunk(f"{server.name}-{at}", partial(self._read, server, start + offset)))
+                    stop = min(begin + self._config.chunk_seconds, end)
+                    key = f"{server.name}-{_moment(begin):%Y-%m-%dT%H%M}"
+                    chunks.append(Chunk(key, partial(self._read, server, begin, stop)))
             if self._config.events:
                 chunks += [
-                    Chunk(f"{server.name}-{day.isoformat()}-events", partial(self._events, server, start))
+                    Chunk(f"{server.name}-{_moment(start).date()}-events", partial(self._events, server, start, end))
                     for server in self._config.clusters
                 ]
         return chunks
 
     def check(self) -> None:
         """Ask every server once before the work starts, and refuse days that are not over by its clock."""
-        end = datetime.combine(self._days[-1] + timedelta(days=1), datetime.min.time(), UTC)
-        end += timedelta(seconds=MARGIN_S if self._config.events else 0)
+        last_s, end_s = self._spans[-1]
+        end = _moment(end_s + (MARGIN_S if self._config.events else 0))
         for name, client in self._clients.items():
             now = client.now()
             if now < end:
+                day = _moment(last_s).date()
                 raise SourceError(
-                    f"{name}: day {self._days[-1]} is not over; the server's clock says {now:%Y-%m-%d %H:%M:%S} UTC",
+                    f"{name}: day {day} is not over; the server's clock says {now:%Y-%m-%d %H:%M:%S} UTC",
                     "whole days in the past",
                     "set data.to (or --to) to an earlier day, or mend the server's clock",
                 )
+
+    def groups(self, server: Server) -> list[str]:
+        """Groups that a server is asked for."""
+        return list(dict.fromkeys(group for group, _ in self._entries(server)))
+
+    def _entries(self, server: Server) -> list[tuple[str, Entry]]:
+        """List what is asked of a server; which of the groups that count requests it has is asked once."""
+        if server.name not in self._chosen:
+            groups = self._config.groups
+            if groups is None:
+                counting = self._map.counting()
+                there = [group for group in counting if self._has(server, group)]
+                groups = (*(group for group in self._map.groups if group not in counting), *there[:1])
+                log.info(
+                    "%s: requests are counted by %s",
+                    server.name,
+                    there[0] if there else "none of " + ", ".join(counting),
+                )
+                if len(there) > 1:
+                    log.info("%s: so do %s; set ingest.prometheus.groups to choose", server.name, ", ".join(there[1:]))
+            self._chosen[server.name] = self._map.entries(groups)
+        return self._chosen[server.name]
+
+    def _has(self, server: Server, group: str) -> bool:
+        """Tell whether a server has requests of a group on the first or the last day."""
+        [entry] = [entry for entry in self._map.groups[group] if entry.metric == REQUESTS][:1]
+        return any(
+            self._clients[server.name].instant(
+                f"count(last_over_time({entry.selector(entry.sources, server.matchers)}[{end_s - start_s}s]))", end_s
+            )
+            for start_s, end_s in {self._spans[0], self._spans[-1]}
+        )
+
+    def names(self, server: Server, time_s: int) -> Names:
+        """Learn who is who in the day, or other span, that a moment is in; asked once."""
+        [span] = [span for span in self._spans if span[0] <= time_s < span[1]]
+        with self._naming:
+            if (server.name, span) not in self._names:
+                self._names[server.name, span] = learn_names(self._clients[server.name], server.matchers, *span)
+            return self._names[server.name, span]
 
     def stop(self) -> None:
         """Let no worker ask any more."""
         for client in self._clients.values():
             client.stop()
 
-    def _read(self, server: Server, start_s: int, tally: Tally) -> Rows:
+    def _read(self, server: Server, start_s: int, end_s: int, tally: Tally) -> Rows:
         client, step = self._clients[server.name], self._config.step_seconds
+        names = self.names(server, start_s)
         # The grid is that of 1970 whatever the chunk. It reaches over the end, where the last scrapes are told; what
         # was scraped outside [start, end) is the neighbour's.
-        end_s = start_s + self._config.chunk_seconds
         first, last = np.ceil(start_s / step) * step, np.ceil(end_s / step) * step
         # One millisecond short of a step: Prometheus before 3.0 counts both ends of the window.
-        window = f"{round(step * 1000) - 1}ms"
+        windows = {rate: f"{round(step * 1000) * (RATE_STEPS if rate else 1) - 1}ms" for rate in (False, True)}
+        told: dict[str, set[str]] = defaultdict(set)
         scraped: dict[tuple[str, ...], dict[tuple[str, ...], F8]] = {}
         parts: list[pa.Table] = []
-        for group, entry in self._entries:
-            series, warnings = client.range(entry.promql(window, server.matchers), first, last, step)
+        for group, entry in self._entries(server):
+            query = entry.promql(windows[entry.rate], server.matchers)
+            series, warnings = client.range(query, first, last, step)
             for warning in warnings:
                 tally.skipped[f"server warned: {warning}"] += 1
             if not series:
                 tally.skipped[f"chunks without {group}.{entry.metric}"] += 1
                 continue
-            if _measured(entry.metric):
+            if _measured(entry.metric) and not entry.rate:
                 shared = (group, *entry.used_labels())
                 if shared not in scraped:
                     answer, _ = client.range(entry.time_promql(server.matchers), first, last, step)
                     scraped[shared] = _scrape_times(entry, answer, first, last, step)
                 series = [_timed(one, entry, scraped[shared], first, step) for one in series]
-            parts.append(_table(server.name, entry, [_within(one, start_s, end_s) for one in series], tally))
+            series = [_within(one, start_s, end_s) for one in series]
+            parts.append(_table(server.name, entry, series, names, told, tally))
             if sum(part.num_rows for part in parts) > BATCH_ROWS:
                 yield "samples", pa.concat_tables(parts).unify_dictionaries()
                 parts = []
         if parts:
             yield "samples", pa.concat_tables(parts).unify_dictionaries()
 
-    def _events(self, server: Server, start_s: int, tally: Tally) -> Rows:
-        table = pod_events(self._clients[server.name], server, start_s, tally)
+    def _events(self, server: Server, start_s: int, end_s: int, tally: Tally) -> Rows:
+        names = self.names(server, start_s)
+        table = pod_events(self._clients[server.name], server, (start_s, end_s), names, self._beyond_s, tally)
         if table.num_rows:
             yield "events", table
+
+
+def learn_names(client: Client, matchers: str, start_s: int, end_s: int) -> Names:
+    """Ask what kube-state-metrics and node-exporter tell of addresses, hosts, owners and labels of a span."""
+    names = Names()
+    for metric, labels in _NAMES.items():
+        by, over = ", ".join(labels), f"{metric}{{{matchers}}}"
+        if metric.startswith("kube_node_"):
+            query = f"max by ({by}) (last_over_time({over}[{NAMES_STEP_S}s]))"
+            found, _ = client.range(query, start_s + NAMES_STEP_S, end_s, NAMES_STEP_S)
+        else:
+            found = client.instant(f"max by ({by}) (last_over_time({over}[{end_s - start_s}s]))", end_s)
+        for one in found:
+            names.learn(metric, one.labels, (one.time_s - NAMES_STEP_S).tolist())
+    return names.settled()
+
+
+def _second(day: date) -> int:
+    return int(datetime.combine(day, datetime.min.time(), UTC).timestamp())
+
+
+def _moment(time_s: float) -> datetime:
+    return datetime.fromtimestamp(time_s, UTC)
 
 
 def _measured(metric: str) -> bool:
@@ -219,6 +323,17 @@ def _within(series: Series, start_s: float, end_s: float) -> Series:
     return series if keep.all() else Series(series.labels, series.time_s[keep], series.value[keep])
 
 
+def _by_owner_of_address(series: list[Series], names: Names) -> list[Series]:
+    """Cut a series where its address went to another node."""
+    parts = []
+    for one in series:
+        borders = np.searchsorted(one.time_s, names.changes(one.labels))
+        for low, high in zip([0, *borders], [*borders, len(one.time_s)], strict=True):
+            if high > low:
+                parts.append(Series(one.labels, one.time_s[low:high], one.value[low:high]))
+    return parts
+
+
 def _bound(cluster: str, entry: Entry, labels: dict[str, str]) -> float:
     """Read the upper bound of a histogram's bucket; NaN where there is none."""
     try:
@@ -227,18 +342,26 @@ def _bound(cluster: str, entry: Entry, labels: dict[str, str]) -> float:
         raise SourceError(f"{cluster}: {entry.sources[0]} has le={labels['le']!r}", "a number, or +Inf") from error
 
 
-def _table(cluster: str, entry: Entry, series: list[Series], tally: Tally) -> pa.Table:
-    """Put the series of one answer under one another."""
+def _table(
+    cluster: str, entry: Entry, series: list[Series], names: Names, told: dict[str, set[str]], tally: Tally
+) -> pa.Table:
+    """Put the series of one answer under one another; ``told`` are the things that each metric has told of."""
+    entity = METRICS[entry.metric].entity
+    known = told[entry.fallback] if entry.fallback else set()
+    known = set(known)  # as it was before this entry
     kept: list[Series] = []
     labels: list[dict[str, str]] = []
     bounds: list[float] = []
-    for one in series:
-        filled = entry.canonical(one.labels)
+    for one in _by_owner_of_address(series, names):
+        filled = entry.canonical(one.labels, names, float(one.time_s[0]) if len(one.time_s) else 0.0)
+        if filled is not None and filled[entity] in known:
+            continue
         if filled is None:
             tally.skipped[f"series of {entry.metric} without what they measure"] += 1
             continue
         kept.append(one)
         labels.append(filled)
+        told[entry.metric].add(filled[entity])
         bounds.append(_bound(cluster, entry, one.labels))
     lengths = np.array([len(one.time_s) for one in kept], dtype=np.int64)
     which = np.repeat(np.arange(len(kept), dtype=np.int32), lengths)

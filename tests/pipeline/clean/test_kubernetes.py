@@ -63,3 +63,23 @@ def test_counters_of_several_gateways_start_again_one_by_one(cleaned: Any) -> No
     requests = functions.loc[functions["function"] == "g", "requests"]
     # 30 a minute for 59 minutes, but for the 20 that nobody saw when one gateway fell to zero.
     assert requests.sum() == 59 * 30 - 20
+
+
+def test_a_log_without_namespaces_means_the_only_workload_of_its_name(
+    run_clean: Callable[..., Any], healthy: SimpleNamespace
+) -> None:
+    rows = healthy.rows()
+    owners = {"p1": "shop/api", "p2": "shop/db", "p3": "a/web", "p4": "b/web"}
+    for n in range(60):
+        rows["samples"] += [
+            healthy.sample("pod_info", 60.0 * n, 1.0, pod=pod, node="n1", function=owner)
+            for pod, owner in owners.items()
+        ]
+    rows["samples"] = [row for row in rows["samples"] if row.get("function") != "f"]
+    rows["requests"] = [
+        {"time": healthy.at(60.0 * n + k), "function": name, "duration_s": 0.5, "cpu_cores": 0.1, "mem_bytes": 1e8}
+        for n in range(60)
+        for k, name in enumerate(("api", "shop/db", "web", "nobody"))
+    ]
+    functions = run_clean({"c": rows}).table("functions", "c").groupby("function")["requests"].sum()
+    assert functions.to_dict() == {"shop/api": 60, "shop/db": 60, "web": 60, "nobody": 60}, "web may be either"

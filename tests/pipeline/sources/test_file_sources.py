@@ -192,13 +192,39 @@ go_goroutines 5 100
 """
     manifest = metrics(tmp_path, text)
     assert rows(tmp_path / "raw", "samples", "metric, node, function, le, epoch(time), value") == [
-        ("function_response_seconds_bucket", None, "f", float("inf"), 100.0, 5.0),
+        ("function_response_seconds_bucket", None, "openfaas-fn/f", float("inf"), 100.0, 5.0),
+        ("node_cpu_capacity_cores", "n1", None, None, 100.0, 1.0),
         ("node_cpu_seconds", "n1", None, None, 100.0, 6.0),
         ("node_cpu_seconds", "n1", None, None, 115.0, 7.0),
+        ("node_mem_capacity_bytes", "n1", None, None, 100.0, 16.0),
+        ("node_mem_capacity_bytes", "n1", None, None, 115.0, 16.0),
         ("node_mem_used_bytes", "n1", None, None, 100.0, 10.0),
     ]
     assert manifest.skipped["lines of go_goroutines that no entry of the map takes"] == 1
-    assert manifest.skipped["lines of node_cpu_seconds_total that no entry of the map takes"] == 1
+    assert list(manifest.skipped.values()) == [1], "of idle seconds there is still a count of cores"
+
+
+def test_a_file_of_exporters_knows_who_is_who_wherever_it_says_so(tmp_path):
+    text = """node_cpu_seconds_total{instance="10.0.0.7:9100",cpu="0",mode="user"} 5 100
+node_network_speed_bytes{instance="10.0.0.7:9100",device="eth0"} -125000 100
+kube_pod_info{namespace="b",pod="r-1",node="w1",created_by_kind="Job",created_by_name="r-29451870"} 1 100
+kube_pod_info{namespace="b",pod="r-1",node="w1",created_by_kind="Job",created_by_name="r-29451870"} 1 160
+kube_pod_status_phase{namespace="b",pod="r-1",phase="Succeeded"} 0 100
+kube_pod_status_phase{namespace="b",pod="r-1",phase="Succeeded"} 1 160
+kube_pod_container_resource_requests{namespace="b",pod="r-1",node="w1",container="a",resource="cpu",instance="k1"} 2 100
+kube_pod_container_resource_requests{namespace="b",pod="r-1",node="w1",container="a",resource="cpu",instance="k2"} 2 100
+kube_pod_container_resource_requests{namespace="b",pod="r-1",node="w1",container="b",resource="cpu",instance="k1"} 1 100
+kube_pod_container_resource_requests{namespace="b",pod="r-1",node="w1",container="a",resource="cpu",instance="k1"} 2 160
+kube_job_owner{namespace="b",job_name="r-29451870",owner_kind="CronJob",owner_name="r"} 1 100
+kube_node_info{node="w1",internal_ip="10.0.0.7"} 1 100
+# EOF
+"""
+    metrics(tmp_path, text)
+    assert rows(tmp_path / "raw", "samples", "metric, node, pod, function, detail, epoch(time), value") == [
+        ("node_cpu_seconds", "w1", None, None, None, 100.0, 5.0),
+        ("pod_cpu_request_cores", "w1", "b/r-1", None, None, 100.0, 3.0),
+        ("pod_info", "w1", "b/r-1", "b/r", "CronJob", 100.0, 1.0),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 import numpy as np
 
 from pipeline.sources import Tally
-from pipeline.sources.pod_events import DAY_S, STEP_S, pod_events
+from pipeline.sources.kube_names import Names
+from pipeline.sources.pod_events import MARGIN_S, STEP_S, pod_events
 from pipeline.sources.prometheus_http import Series
 from pipeline.sources.prometheus_server import Server
 
 START = 1_767_571_200
+DAY_S = 86_400
 POD = {"namespace": "fn", "pod": "db-0"}
 
 
@@ -15,7 +17,9 @@ class Clients:
     def __init__(self, *lives):
         self.lives = lives
 
-    def range(self, _query, start_s, end_s, step_s):
+    def range(self, query, start_s, end_s, step_s):
+        if "kube_pod_created" not in query:
+            return [], []
         times = np.arange(start_s, end_s + 1, step_s)
         value = np.full(len(times), np.nan)
         for created, first, last in self.lives:
@@ -28,7 +32,8 @@ class Clients:
 
 
 def events(*lives):
-    table = pod_events(Clients(*lives), Server("prod", "http://localhost"), START, Tally())
+    day = (START, START + DAY_S)
+    table = pod_events(Clients(*lives), Server("prod", "http://localhost"), day, Names(), MARGIN_S, Tally())
     return [(row["action"], row["time"].timestamp() - START) for row in table.select(["action", "time"]).to_pylist()]
 
 

@@ -92,7 +92,7 @@ def test_pods_know_their_node_and_function(day, raw):
     found = {pod: (node, function) for pod, node, function in rows(
         raw, "select distinct pod, node, function from RAW where metric = 'pod_info'")}  # fmt: skip
     for p, pod in enumerate(day.pods):
-        assert found[f"fn/{pod}"] == (day.names[day.pod_node[p]], pod.split("-")[0])
+        assert found[f"fn/{pod}"] == (day.names[day.pod_node[p]], f"fn/{pod.split('-')[0]}")
 
 
 def test_units_are_base_units(raw):
@@ -115,7 +115,7 @@ def test_created_and_deleted_pods_are_events(day, raw):
     assert when["create"] == day.change_s - 2
     assert day.change_s - 60 <= when["delete"] <= day.change_s + 120
     assert {row[3:] for row in found} == {
-        (0.5, 2**30, day.names[day.pod_node[p]], day.pods[p].split("-")[0]) for p in (day.born, day.gone)
+        (0.5, 2**30, day.names[day.pod_node[p]], f"fn/{day.pods[p].split('-')[0]}") for p in (day.born, day.gone)
     }
 
 
@@ -123,8 +123,8 @@ def test_labels_of_pods_knative_and_istio_are_understood(serve_prometheus, tmp_p
     t = START + 600
     lines = {
         "kube_pod_info": [
-            'namespace="fn",pod="a-1",node="n1",created_by_name="a-5d4f6b7c9"',
-            'namespace="fn",pod="b-1",node="n1",created_by_name="b-5d4f6b7c9"',
+            'namespace="fn",pod="a-1",node="n1",created_by_kind="ReplicaSet",created_by_name="a-5d4f6b7c9"',
+            'namespace="fn",pod="b-1",node="n1",created_by_kind="ReplicaSet",created_by_name="b-5d4f6b7c9"',
         ],
         "kube_pod_labels": ['namespace="fn",pod="a-1",label_faas_function="alpha"', 'namespace="fn",pod="b-1"'],
         "revision_request_count": ['configuration_name="kn",revision_name="kn-1",code="200"'],
@@ -153,6 +153,6 @@ def test_labels_of_pods_knative_and_istio_are_understood(serve_prometheus, tmp_p
         ("function_requests", None, "kn", None, 1000.0),
         ("function_response_seconds_bucket", None, "kn", 0.5, 1000.0),
         ("function_response_seconds_sum", None, "is", None, 1.0),
-        ("pod_info", "fn/a-1", "alpha", None, 1.0),
-        ("pod_info", "fn/b-1", "b", None, 1.0),
+        ("pod_info", "fn/a-1", "fn/alpha", None, 1.0),
+        ("pod_info", "fn/b-1", "fn/b", None, 1.0),
     ]

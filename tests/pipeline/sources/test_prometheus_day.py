@@ -133,17 +133,16 @@ def check_windows(day, windows, with_log):
     close([(pods[pod, w][1], day.pod_mem[p, w] / 2**30) for pod, p in lasting.items() for w in inner], 1e-6)
     error = [abs(pods[pod, w][0] / day.pod_cpu[p, w] - 1) for pod, p in lasting.items() for w in inner]
     assert np.mean(error) < 0.03
-    assert all(
-        pods[pod, 5][2:] == [0.5, day.names[day.pod_node[p]], pod[3:].split("-")[0]] for pod, p in lasting.items()
-    )
+    assert all(pods[pod, 5][2:] == [0.5, day.names[day.pod_node[p]], pod.split("-")[0]] for pod, p in lasting.items())
 
     functions = read("functions", ["requests", "response_mean_s"])
     for name in {pod.split("-")[0] for pod in day.pods}:
         f = next(day.pod_function[p] for p, pod in enumerate(day.pods) if pod.startswith(f"{name}-"))
-        got = np.array([functions[name, w][0] for w in inner])
+        workload = f"fn/{name}"  # a log that leaves the namespace out means the only one there is
+        got = np.array([functions[workload, w][0] for w in inner])
         if with_log:
             np.testing.assert_array_equal(got, day.requests[f, 1:-1])
-            close([(functions[name, w][1], day.response_s[f, w]) for w in inner], 1e-5)
+            close([(functions[workload, w][1], day.response_s[f, w]) for w in inner], 1e-5)
         else:
             assert np.abs(got - day.requests[f, 1:-1]).max() <= 2 + 0.15 * 400
             assert abs(got.sum() / day.requests[f, 1:-1].sum() - 1) < 0.01

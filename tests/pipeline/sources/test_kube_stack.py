@@ -1,0 +1,244 @@
+"""A kube-prometheus-stack as it is installed, in a real Prometheus: what comes out equals what was true.
+
+The stack (``benchmarks/kube_stack.py``) imports nothing of ours; nothing is set but the address.
+"""
+
+import importlib.util
+import sys
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pytest
+
+from pipeline.clean.command import clean
+from pipeline.clean.config import CleanConfig
+from pipeline.ingest import IngestConfig, Range, ingest
+from pipeline.prices import format_prices
+from pipeline.sources.prometheus import PrometheusConfig
+from pipeline.sources.prometheus_server import Server
+from pipeline.validate.command import validate
+from pipeline.validate.config import ValidateConfig
+
+pytestmark = pytest.mark.prometheus
+
+DAY = date(2026, 1, 5)
+START = int(datetime(2026, 1, 5, tzinfo=UTC).timestamp())
+WINDOW_S = 300
+PRICES = {"m5.xlarge": 0.192, "g5.2xlarge": 1.212}
+
+
+def load_stack():
+    path = Path(__file__).parents[3] / "benchmarks" / "kube_stack.py"
+    spec = importlib.util.spec_from_file_location("kube_stack", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["kube_stack"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class Found:
+    """The stack, and the windows that were made of it."""
+
+    def __init__(self, stack, folder, verdict, manifest):
+        self.stack, self.folder, self.verdict, self.manifest = stack, folder, verdict, manifest
+
+    def rows(self, table, columns):
+        return duckdb.sql(
+            f"set timezone='UTC'; select {columns} from '{self.folder}/windows/{table}/*/*.parquet' order by all"
+        ).fetchall()
+
+    def by_window(self, table, key, column):
+        """Key -> (windows, values) of a column."""
+        found = {}
+        start = f"(epoch(window_start)::bigint - {START}) // {WINDOW_S}"
+        for name, window, value in self.rows(table, f"{key}, {start}, {column}"):
+            found.setdefault(name, {})[window] = value
+        return found
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((3.0, 60), id="small"),
+        pytest.param((72.0, 30), id="three-days", marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
+    ],
+)
+def found(request, tmp_path_factory, serve_prometheus):
+    hours, scrape_s = request.param
+    folder = tmp_path_factory.mktemp("stack")
+    stack = load_stack().Stack(START, hours, scrape_s)
+    stack.write(folder / "stack.om")
+    (folder / "prices.csv").write_bytes(format_prices(PRICES))
+    last = DAY + timedelta(days=max(round(hours / 24) - 1, 0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOADMASTER_VAR", str(folder / "var"))
+        with serve_prometheus(folder, folder / "stack.om") as address:
+            config = PrometheusConfig([Server("prod", address)])
+            config = IngestConfig("prometheus", prices=str(folder / "prices.csv"), prometheus=config)
+            manifest = ingest(config, Range(DAY, last), folder / "raw")
+        clean(folder / "raw", folder / "windows", CleanConfig())
+        verdict = validate(folder / "windows", folder / "validation", ValidateConfig())
+    return Found(stack, folder, verdict, manifest)
+
+
+def test_five_machines_are_five_nodes(found):
+    wanted = [
+        (
+            m.name,
+            m.cores,
+            m.cores - 0.2,
+            m.mem_gib,
+            m.mem_gib - 1,
+            m.cards or None,
+            m.instance_type,
+            PRICES[m.instance_type],
+        )
+        for m in sorted(found.stack.machines, key=lambda machine: machine.name)
+    ]
+    columns = (
+        "node, max(cpu_capacity_cores), max(cpu_allocatable_cores), max(mem_capacity_gib), max(mem_allocatable_gib), "
+        "max(gpu_allocatable_cards), max(instance_type), max(price_usd_per_hour)"
+    )
+    table = f"{found.folder}/windows/nodes/*/*.parquet"
+    got = duckdb.sql(f"select {columns} from '{table}' group by node order by node").fetchall()
+    assert [row[0] for row in got] == [row[0] for row in wanted]
+    for row, want in zip(got, wanted, strict=True):
+        assert row[1:6] == pytest.approx(want[1:6]) if want[5] else row[5] is None
+        assert row[1:5] == pytest.approx(want[1:5])
+        assert row[6:] == want[6:]
+
+
+def test_a_network_card_of_unknown_speed_has_no_capacity(found):
+    speed = found.by_window("nodes", "node", "net_capacity_mb_s")
+    assert set(speed["gpu-1"].values()) == {3125.0}
+    assert {value for node, values in speed.items() if node != "gpu-1" for value in values.values()} == {None}
+    assert not any("negative" in rule for (rule,) in found.rows("quarantine", "rule"))
+
+
+def test_nothing_is_put_aside(found):
+    assert found.rows("quarantine", "rule, raw") == []
+
+
+def test_nodes_are_active_when_ordinary_pods_may_go_there(found):
+    active = found.by_window("nodes", "node", "active")
+    for machine in found.stack.machines:
+        got = np.array([active[machine.name][w] for w in range(found.stack.windows)])
+        np.testing.assert_array_equal(got, found.stack.active(machine), machine.name)
+
+
+def test_pods_have_their_workload_owner_size_and_node(found):
+    got = {row[0]: row[1:] for row in found.rows("pods", "distinct pod, function, owner_kind")}
+    lives = {pod.key: pod for pod in found.stack.pods}
+    assert set(got) == set(lives)
+    for key, pod in lives.items():
+        kind, name = pod.owner
+        name = "kube-apiserver" if kind == "Node" else name or pod.name
+        assert got[key] == (f"{pod.namespace}/{name}", kind or None), key
+    sizes = found.rows("pods", "distinct pod, node, cpu_request_cores, mem_request_gib, gpu_request_cards")
+    wanted = {
+        (pod.key, pod.node, pod.cpu_request, pod.mem_request_gib, pod.cards or None)
+        for pod in found.stack.pods
+        if pod.key != "shop/db-0"
+    }
+    assert {row for row in sizes if row[0] != "shop/db-0"} == wanted
+    assert len({function for function, _ in got.values()}) == 8, "a CronJob is one workload, not one a run"
+
+
+def test_lives_are_told_exactly(found):
+    """Creation and completion are exact; a deletion is known to a minute."""
+    stack = found.stack
+    until = START + max(round(stack.length_s / 86_400), 1) * 86_400
+    columns = "entity, action, epoch(time), node, function, owner_kind, cpu_cores, gpus, runtime_s"
+    events = [row for row in found.rows("events", columns) if row[2] < until]
+    got = {(row[0], row[1], row[3]): row for row in events}
+    assert len(got) == len(events)
+    wanted = set()
+    for pod in stack.pods:
+        if pod.created_s >= START:
+            wanted.add((pod.key, "create", pod.node))
+            row = got[pod.key, "create", pod.node]
+            assert row[2] == pod.created_s
+            assert row[5:8] == (pod.owner[0] or None, pod.cpu_request, pod.cards or None)
+        if pod.ended_s < stack.end_s:
+            wanted.add((pod.key, "delete", pod.node))
+            row = got[pod.key, "delete", pod.node]
+            exact = pod.shown_until_s > pod.ended_s
+            assert abs(row[2] - pod.ended_s) <= (0 if exact else 120), pod.key
+            if exact:
+                assert row[8] == pytest.approx(pod.ended_s - pod.created_s - 2)
+    # What the text ends with looks deleted, for nobody scrapes any more; whole days have none of it.
+    left = {key for key in got if key[1] == "delete" and got[key][2] >= stack.end_s}
+    assert set(got) - left == wanted
+
+
+def test_a_name_that_is_given_again_has_two_lives_on_two_nodes(found):
+    first, second = (pod for pod in found.stack.pods if pod.key == "shop/db-0")
+    node = found.by_window("pods", "pod", "node")["shop/db-0"]
+    size = found.by_window("pods", "pod", "cpu_request_cores")["shop/db-0"]
+    gone = int((first.ended_s - START) // WINDOW_S)
+    back = int((second.created_s - START) // WINDOW_S) + 1
+    assert {node[w] for w in range(gone)} == {first.node}
+    assert {node[w] for w in range(back, found.stack.windows)} == {second.node}
+    assert {size[w] for w in range(gone)} == {1.0}
+    assert {size[w] for w in range(back, found.stack.windows)} == {1.5}
+
+
+def test_completed_pods_ask_for_nothing(found):
+    asked = found.by_window("nodes", "node", "cpu_requested_cores")
+    for machine in found.stack.machines:
+        want = found.stack.requested_cores(machine.name)
+        got = np.array([asked[machine.name][w] for w in range(found.stack.windows)])
+        assert (got <= machine.cores).all()
+        # A deletion is known to a minute, so a window may be off by a fifth of one pod; the window of a name's two
+        # lives is told of the second.
+        np.testing.assert_allclose(got[1:-1], want[1:-1], atol=0.65)
+        assert np.sort(np.abs(got - want))[:-2].max() < 0.15
+        assert abs(got[1:-1].mean() / want[1:-1].mean() - 1) < 0.02, machine.name
+
+
+def test_use_equals_the_truth(found):
+    stack = found.stack
+    use = found.by_window("nodes", "node", "cpu_used_mean_cores")
+    for machine in stack.machines:
+        want = stack.node_cpu(machine.name)
+        got = np.array([use[machine.name][w] for w in range(stack.windows)], dtype=float)
+        np.testing.assert_allclose(got[1:-1], want[1:-1], atol=0.2, err_msg=machine.name)
+        assert abs(np.nansum(got[1:-1]) / want[1:-1].sum() - 1) < 0.01, machine.name
+    pods = found.by_window("pods", "pod", "cpu_used_mean_cores")
+    for pod in stack.pods:
+        if pod.created_s < START and np.isinf(pod.ended_s):
+            got = np.array([pods[pod.key][w] for w in range(1, stack.windows - 1)], dtype=float)
+            assert abs(np.nanmean(got) / pod.use[1:-1].mean() - 1) < 0.02, pod.key
+
+
+def test_requests_are_counted_through_the_ingress_and_its_restart(found):
+    requests = found.by_window("functions", "function", "requests")
+    mean = found.by_window("functions", "function", "response_mean_s")
+    p95 = found.by_window("functions", "function", "response_p95_s")
+    assert set(requests) == {"shop/api", "staging/api"}
+    inner = range(1, found.stack.windows - 1)
+    for name in requests:
+        want = found.stack.requests[name]
+        got = np.array([requests[name][w] for w in inner])
+        assert abs(got.sum() / want[1:-1].sum() - 1) < 0.005
+        response = np.array([mean[name][w] for w in inner])
+        np.testing.assert_allclose(response, found.stack.response_s[name][1:-1], rtol=0.06)
+        assert np.median([p95[name][w] for w in inner]) > np.median(response)
+
+
+def test_cards_are_whole_and_busy_while_the_job_runs(found):
+    train = next(pod for pod in found.stack.pods if pod.cards)
+    rows = found.rows("cards", "distinct node, card, model, gpu_mem_capacity_gib")
+    assert rows == [("gpu-1", f"GPU-{card}", "NVIDIA A10G", pytest.approx(22500 / 1024)) for card in (0, 1)]
+    busy = found.by_window("cards", "card", "gpu_used_mean_ratio")["GPU-0"]
+    low, high = (int((at - START) // WINDOW_S) for at in (train.created_s, train.ended_s))
+    assert {round(busy[w], 9) for w in range(low + 1, high)} == {0.8}
+    used = found.by_window("nodes", "node", "gpu_used_mean_cards")["gpu-1"]
+    assert {round(used[w], 9) for w in range(low + 1, high)} == {0.8}
+
+
+def test_the_night_goes_on(found):
+    assert found.verdict.errors == []
+    assert found.manifest.settings["prometheus"]["groups"]["prod"][-1] == "nginx"
