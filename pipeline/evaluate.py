@@ -33,7 +33,8 @@ from pipeline.contracts.evaluation import (
 )
 from pipeline.datasets import Workload, workload
 from pipeline.datasets.dataset import Rows
-from pipeline.export import SIZES, Parity, draw
+from pipeline.export import SIZES, Parity
+from pipeline.policies.onnx_graph import draw
 from pipeline.files import replaced_folder, write_atomic
 from pipeline.settings import load
 from sched_env import problems

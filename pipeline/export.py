@@ -12,32 +12,26 @@ import argparse
 import hashlib
 import io
 import json
-import logging
-import warnings
 from typing import Any
 
 import msgspec
 import numpy as np
-import torch
 import yaml
 
 from pipeline import paths
 from pipeline.datasets import workload
 from pipeline.errors import DataError
 from pipeline.files import replaced_folder, write_atomic
+from pipeline.policies.onnx_graph import draw, to_onnx
 from pipeline.policies.scorer import Scorer, TorchPolicy
 from pipeline.train import read
 from sched_env import problems
 from wire import bundle, graph
 from wire.command import Verb, problem_option
 from wire.contracts.bundle import (
-    CANDIDATES_INPUT,
     GOLDEN_FILE,
     MANIFEST_FILE,
-    MASK_INPUT,
     POLICY_FILE,
-    REQUEST_INPUT,
-    SCORES_OUTPUT,
     Lineage,
     Manifest,
     content_digest,
@@ -59,57 +53,6 @@ class Parity(msgspec.Struct, frozen=True):
     argmax_equal: bool
     permutation_invariant: bool
     mask_violations: int
-
-
-def to_onnx(scorer: Scorer, spec: FeatureSpec) -> bytes:
-    """Export the network; batch and candidate axes stay free."""
-    batch, nodes = torch.export.Dim("batch", min=1, max=4096), torch.export.Dim("candidates", min=1, max=20_000)
-    # Sizes 0 and 1 would be frozen into the graph: the example has more.
-    example = tuple(torch.from_numpy(array) for array in draw(spec, rows=2, size=3, seed=0))
-    buffer = io.BytesIO()
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter warns about its own internals
-        program = torch.onnx.export(
-            scorer.eval(),
-            example,
-            dynamo=True,
-            opset_version=graph.OPSET,
-            external_data=False,
-            input_names=[CANDIDATES_INPUT, REQUEST_INPUT, MASK_INPUT],
-            output_names=[SCORES_OUTPUT],
-            dynamic_shapes=({0: batch, 1: nodes}, {0: batch}, {0: batch, 1: nodes}),
-            verbose=False,
-        )
-    model = program.model_proto  # type: ignore[union-attr]  # None only for the legacy exporter
-    _strip(model)
-    buffer.write(model.SerializeToString(deterministic=True))
-    return buffer.getvalue()
-
-
-def _strip(model: Any) -> None:
-    """Remove what the exporter notes about this machine: source lines and paths in node metadata."""
-    model.ClearField("metadata_props")
-    model.graph.ClearField("metadata_props")
-    for node in (*model.graph.node, *model.graph.input, *model.graph.output, *model.graph.value_info):
-        node.ClearField("metadata_props")
-        node.ClearField("doc_string")
-    for tensor in model.graph.initializer:
-        tensor.ClearField("doc_string")
-
-
-def draw(spec: FeatureSpec, *, rows: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw plausible observations: features of the order of their scales, seven candidates in ten feasible."""
-    rng = np.random.default_rng([seed, size])
-    scale = np.array([feature.scale for feature in spec.candidate])
-    asked = np.array([feature.scale for feature in spec.request])
-    mask = rng.random((rows, size)) < 0.7
-    mask[:, 0] = True
-    return (
-        (rng.random((rows, size, len(scale))) * 1.5 * scale).astype(np.float32),
-        (rng.random((rows, len(asked))) * 1.5 * asked).astype(np.float32),
-        mask,
-    )
 
 
 def compare(scorer: Scorer, session: Any, spec: FeatureSpec) -> Parity:

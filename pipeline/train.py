@@ -1,7 +1,13 @@
-"""Train one policy: ``python -m pipeline.train --problem functions --algorithm maskable_ppo --seed 0``.
+"""Train one policy.
 
-Learns on the train windows, keeps the weights that did best on the validation windows, and never sees the test
-windows. A training that was killed goes on at its last segment, with the same result to the bit.
+    loadmaster train --problem functions --algorithm maskable_ppo --seed 0    on the windows of data/
+    loadmaster train --env fading --alg dqn                                   on a scenario, as VMAgent's users type it
+    loadmaster train --env my/fading.yaml --alg my/algs/dqn.yaml --set segments=8 --tensorboard var/tensorboard
+
+On windows it learns from the train split, keeps the weights that did best on the validation split, and never sees the
+test split; the result is what ``export`` chooses from. On a scenario it learns from the scenario's own trace, from
+start points drawn by the seed, and is judged from others; weights, curve and policy.onnx go to --out. A training that
+was killed goes on at its last segment, with the same result to the bit.
 """
 
 from __future__ import annotations
@@ -12,38 +18,50 @@ import hashlib
 import io
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
 from tqdm import tqdm
 
 from pipeline import paths
-from pipeline.datasets import Workload, code_of, workload
+from pipeline.datasets import code_of, workload
 from pipeline.files import replaced_folder, write_atomic
-from pipeline.policies.ppo import PpoConfig, Trained, train
+from pipeline.policies import algorithms
+from pipeline.policies.onnx_graph import to_onnx
 from pipeline.policies.scorer import Scorer, TorchPolicy
+from pipeline.policies.settings import Settings
+from pipeline.policies.training import Row, Trained, train
 from pipeline.settings import load, var
-from sched_env import problems
-from sched_env.rollout import run_episodes
-from sched_env.vector import PlacementVectorEnv, make_vec
+from sched_env import problems, scenarios
+from sched_env.rollout import parse_overrides, run_episodes
+from sched_env.vector import make_vec
 from wire import closure
-from wire.command import Verb, problem_option, seed_option
+from wire.command import Verb, seed_option
+from wire.contracts.bundle import POLICY_FILE
 from wire.errors import run_cli
 
-ALGORITHMS = {"maskable_ppo": PpoConfig}
 WEIGHTS_FILE, DESCRIPTION_FILE, CURVE_FILE = "policy.pt", "policy.json", "curve.csv"
 SHOWN = ("return", "sla_violation_rate", "cost_usd")
 """Beside the metric that decides, on every learning curve."""
+VALIDATION_SEED, VALIDATION_EPISODES = 1_000_003, 32
+"""Start points that judge a training on a scenario; no training's seed is so large."""
 
 
-class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TrainConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Section ``train.<problem>``."""
 
     validation_traces: int
     """Start points of the validation windows that choose among checkpoints, and among seeds at export."""
-    maskable_ppo: PpoConfig
+    maskable_ppo: dict[str, Any] = {}
+    ppo: dict[str, Any] = {}
+    a2c: dict[str, Any] = {}
+    dqn: dict[str, Any] = {}
+    sac: dict[str, Any] = {}
+    qmix: dict[str, Any] = {}
+    """What differs from the algorithm's own file (``pipeline/policies/<algorithm>.yaml``)."""
 
 
 class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,26 +77,90 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     validation: dict[str, float]
 
 
-def validator(held_out: Workload, traces: int, shown: Sequence[str]) -> Callable[[Scorer], dict[str, float]]:
-    """Return the function that scores a network on the validation windows, greedily, as it will be used."""
-    starts = held_out.starts(traces)
+class Task(NamedTuple):
+    """What is learned, and how it is judged."""
 
-    def validate(scorer: Scorer) -> dict[str, float]:
-        episodes = run_episodes(held_out.scenario, TorchPolicy(scorer), starts, trace=held_out.trace)
-        return {name: sum(float(episode[name]) for episode in episodes) / len(episodes) for name in shown}
+    problem: str
+    scenario: scenarios.Scenario
+    trace: Any
+    judge: Callable[[Any], Row]
+    """A policy's mean figures on episodes that are not trained on."""
+    identity: tuple[object, ...]
+    """Everything the result depends on but algorithm, seed and code."""
 
-    return validate
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The metric that decides, and those beside it."""
+        primary = problems.get(self.problem).primary(self.scenario)
+        return tuple(dict.fromkeys((primary, *SHOWN)))
+
+    def objective(self, row: Row) -> float:
+        """Say how good such figures are; more is better."""
+        return problems.get(self.problem).better(self.shown[0]) * row[self.shown[0]]
 
 
-def scratch_folder(problem: str, algorithm: str, seed: int, config: TrainConfig, data: Workload) -> Path:
+def on_windows(problem: str, config: TrainConfig) -> Task:
+    """Learn from the train windows, judged on the validation windows."""
+    data, held_out = workload(problem, "train"), workload(problem, "validation")
+    starts = held_out.starts(config.validation_traces)
+    judge = _judge(held_out.scenario, held_out.trace, starts=starts)
+    return Task(problem, data.scenario, data.trace, judge, (config.validation_traces, data.fingerprint()))
+
+
+def on_scenario(scenario: scenarios.Scenario, episodes: int = VALIDATION_EPISODES) -> Task:
+    """Learn from a scenario's own trace, judged from start points that another seed draws."""
+    judge = _judge(scenario, None, seed=VALIDATION_SEED, episodes=episodes)
+    return Task(scenario.problem, scenario, None, judge, (scenario, episodes))
+
+
+def _judge(scenario: scenarios.Scenario, trace: Any, **episodes: Any) -> Callable[[Any], Row]:
+    def judge(policy: Any) -> Row:
+        """Run the episodes greedily, as the policy will be used."""
+        given = TorchPolicy(policy) if isinstance(policy, Scorer) else policy
+        rows = run_episodes(scenario, given, trace=trace, **episodes)
+        numbers = [name for name, value in rows[0].items() if isinstance(value, int | float)]
+        return {name: sum(float(row[name]) for row in rows) / len(rows) for name in numbers}
+
+    return judge
+
+
+def scratch_folder(task: Task, algorithm: str, seed: int, settings: Settings) -> Path:
     """Name the place of the checkpoint by everything the training depends on; other data or code, another folder."""
-    code = closure.fingerprint(__name__, *code_of(problem))
-    digest = hashlib.sha256(repr((config, data.fingerprint(), code)).encode())
-    return var() / "scratch" / "train" / f"{problem}-{algorithm}-{seed}-{digest.hexdigest()[:16]}"
+    code = closure.fingerprint(__name__, *code_of(task.problem))
+    digest = hashlib.sha256(repr((settings, task.identity, code)).encode())
+    return var() / "scratch" / "train" / f"{task.problem}-{algorithm}-{seed}-{digest.hexdigest()[:16]}"
 
 
-def write(folder: Path, trained: Trained, description: Description) -> None:
-    """Write weights, description and curve, all or nothing."""
+def learn(
+    task: Task,
+    algorithm: str,
+    settings: Settings,
+    seed: int,
+    scratch: Path,
+    *,
+    report: Callable[[int, Row], None] = lambda _segment, _row: None,
+    **further: Any,
+) -> tuple[Trained, Description]:
+    """Train on a task; ``further`` goes to :func:`pipeline.policies.training.train`."""
+    shown = task.shown
+    trained = train(
+        lambda count: make_vec(task.scenario, count, seed, task.trace, copy=True),
+        algorithm,
+        settings,
+        seed=seed,
+        scratch=scratch,
+        validate=lambda scorer: {name: value for name, value in task.judge(scorer).items() if name in shown},
+        objective=task.objective,
+        report=report,
+        **further,
+    )
+    best = max(trained.curve, key=task.objective)
+    figures = {name: best[name] for name in shown}
+    return trained, Description(task.problem, algorithm, seed, settings.hidden, task.objective(best), figures)
+
+
+def write(folder: Path, trained: Trained, description: Description, *, graph: bool = False) -> None:
+    """Write weights, description and curve, and the ONNX graph if asked for; all or nothing."""
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=sorted({key for row in trained.curve for key in row}))
     writer.writeheader()
@@ -89,6 +171,9 @@ def write(folder: Path, trained: Trained, description: Description) -> None:
         (unfinished / WEIGHTS_FILE).write_bytes(weights.getvalue())
         (unfinished / DESCRIPTION_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(description), indent=2))
         (unfinished / CURVE_FILE).write_text(text.getvalue())
+        if graph:
+            spec = problems.spec(description.problem)
+            (unfinished / POLICY_FILE).write_bytes(to_onnx(trained.scorer, spec))
 
 
 def read(folder: Path) -> tuple[Description, dict[str, torch.Tensor]]:
@@ -97,54 +182,81 @@ def read(folder: Path) -> tuple[Description, dict[str, torch.Tensor]]:
     return description, torch.load(folder / WEIGHTS_FILE, weights_only=True)
 
 
+def task_options(parser: argparse.ArgumentParser) -> None:
+    """Declare what is learned and by which algorithm; ``tune`` takes the same."""
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--problem", choices=tuple(problems.names()), help="learn from the windows of data/")
+    what.add_argument("--env", metavar="SCENARIO", help=f"{', '.join(scenarios.names())}, or a YAML file")
+    known = ", ".join(algorithms.ALGORITHMS)
+    parser.add_argument("--algorithm", "--alg", required=True, metavar="NAME", help=f"{known}, or a YAML file")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="replace an algorithm's setting"
+    )
+    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto: a GPU where there is one")
+
+
+def chosen(options: argparse.Namespace) -> tuple[Task, str, list[tuple[str, Mapping[str, Any]]]]:
+    """Return the task, the algorithm and the layers over its settings that the options name."""
+    algorithm, values = algorithms.named(options.algorithm)
+    layers: list[tuple[str, Mapping[str, Any]]] = []
+    if options.problem:
+        config = load(f"train.{options.problem}", TrainConfig)
+        task = on_windows(options.problem, config)
+        layers.append((f"{paths.PARAMS}: train.{options.problem}.{algorithm}", getattr(config, algorithm)))
+    else:
+        task = on_scenario(scenarios.load(options.env))
+    return task, algorithm, [*layers, (options.algorithm, values), ("--set", parse_overrides(options.set))]
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command line."""
-    problem_option(parser, problems.names())
-    parser.add_argument("--algorithm", choices=tuple(ALGORITHMS), required=True)
-    seed_option(parser, "the training; equal seeds give equal weights", default=None)
+    task_options(parser)
+    seed_option(parser, "the training; equal seeds give equal weights")
+    parser.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="write TensorBoard's files here")
+    parser.add_argument("--out", type=Path, help="with --env: where the result goes (default: below var/trainings)")
 
 
 def run(options: argparse.Namespace) -> int:
     """Train one policy."""
-    problem, algorithm, seed = options.problem, options.algorithm, options.seed
-    config = load(f"train.{problem}", TrainConfig)
-    data, held_out = workload(problem, "train"), workload(problem, "validation")
-    value = problems.get(problem)
-    primary = value.primary(data.scenario)
-    sign, shown = value.better(primary), tuple(dict.fromkeys((primary, *SHOWN)))
+    task, algorithm, layers = chosen(options)
+    settings, seed = algorithms.settings(algorithm, *layers), options.seed
+    with tqdm(total=settings.segments, unit="segment", desc=f"{algorithm} {task.problem} {seed}", disable=None) as bar:
 
-    def make_env(count: int) -> PlacementVectorEnv:
-        return make_vec(data.scenario, count, seed, data.trace, copy=True)
-
-    def objective(row: dict[str, float]) -> float:
-        return sign * row[primary]
-
-    ppo: PpoConfig = getattr(config, algorithm)
-    with tqdm(total=ppo.segments, unit="segment", desc=f"train {problem} {seed}", disable=None) as bar:
-
-        def report(segment: int, row: dict[str, float]) -> None:
+        def report(segment: int, row: Row) -> None:
             bar.update(segment - bar.n)
-            bar.set_postfix({name: f"{row[name]:.3f}" for name in shown})
+            bar.set_postfix({name: f"{row[name]:.3f}" for name in task.shown})
             if bar.disable:
-                sys.stdout.write(f"segment {segment}/{ppo.segments} " + json.dumps(row) + "\n")
+                sys.stdout.write(f"segment {segment}/{settings.segments} " + json.dumps(row) + "\n")
                 sys.stdout.flush()
 
-        trained = train(
-            make_env,
-            ppo,
-            seed=seed,
-            scratch=scratch_folder(problem, algorithm, seed, config, data),
-            validate=validator(held_out, config.validation_traces, shown),
-            objective=objective,
+        trained, description = learn(
+            task,
+            algorithm,
+            settings,
+            seed,
+            scratch_folder(task, algorithm, seed, settings),
             report=report,
+            device=options.device,
+            tensorboard=options.tensorboard,
         )
-    best = max(trained.curve, key=objective)
-    validation = {name: best[name] for name in shown}
-    description = Description(problem, algorithm, seed, ppo.hidden, objective(best), validation)
-    write(paths.POLICIES / problem / f"{algorithm}-{seed}", trained, description)
-    numbers = paths.metrics_of("train", problem, algorithm, str(seed))
-    write_atomic(numbers, json.dumps(validation, indent=2).encode() + b"\n")
+    if options.problem:
+        write(paths.POLICIES / task.problem / f"{algorithm}-{seed}", trained, description)
+        numbers = paths.metrics_of("train", task.problem, algorithm, str(seed))
+        write_atomic(numbers, json.dumps(description.validation, indent=2).encode() + b"\n")
+        return 0
+    out = options.out or var() / "trainings" / task.scenario.name / f"{algorithm}-{seed}"
+    write(out, trained, description, graph=True)
+    _compare(task, {algorithm: description.validation}, out)
     return 0
+
+
+def _compare(task: Task, found: dict[str, Row], out: Path) -> None:
+    """Say how the result stands beside chance and beside the problem's fallback."""
+    for rule in dict.fromkeys(("random_feasible", problems.get(task.problem).fallback)):
+        found[rule] = task.judge(rule)
+    for name, row in found.items():
+        sys.stdout.write(f"{name:>20}  " + "  ".join(f"{key} {row[key]:.6g}" for key in task.shown) + "\n")
+    sys.stdout.write(f"{out / POLICY_FILE}: try it with loadmaster rollout --scenario {task.scenario.name} --policy\n")
 
 
 main = Verb("python -m pipeline.train", __doc__, arguments, run)

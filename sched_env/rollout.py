@@ -175,7 +175,8 @@ def _bounds(env: PlacementVectorEnv, starts: Sequence[int]) -> list[float | None
     return env.problem.bound.of_starts(env, starts) if env.problem.bound else [None] * len(starts)
 
 
-def _parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
+def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
+    """Read ``--set key=value`` pairs; values are YAML."""
     overrides: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -221,7 +222,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the episodes and write them with their summary."""
-    loaded = scenarios.load(options.scenario, _parse_overrides(options.set))
+    loaded = scenarios.load(options.scenario, parse_overrides(options.set))
     if options.best_heuristic and not options.bound:
         raise ConfigError("--best-heuristic without --bound", "both: the gap is that between heuristic and bound")
     starts = _read_starts(options.starts) if options.starts else None

@@ -1,4 +1,4 @@
-"""Stable-Baselines3 on our environments: a ``VecEnv`` over the vector environment, and the scorer as policy."""
+"""Stable-Baselines3 on our environments: a ``VecEnv`` over the vector environment."""
 
 from __future__ import annotations
 
@@ -6,17 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from gymnasium import spaces
-from sb3_contrib.common.maskable.distributions import MaskableDistribution
-from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
-from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.vec_env import VecEnv
-from torch import Tensor
 
-from pipeline.policies.scorer import Scorer
 from sched_env.vector import PlacementVectorEnv
-from wire.contracts.feature_spec import FeatureSpec
 
 Observation = dict[str, np.ndarray]
 
@@ -45,6 +37,8 @@ class Sb3VecEnv(VecEnv):
             if feature.droppable
         ]
         self._drops = np.random.default_rng(env.seed)
+        self.taken: list[np.ndarray] = []
+        """Every action since the last reset: stepping them again leads to the same state, so a checkpoint is these."""
 
     def reseed(self, seed: int) -> None:
         """Make the next reset start the sequence of episodes named by this seed."""
@@ -53,15 +47,17 @@ class Sb3VecEnv(VecEnv):
     def reset(self) -> Observation:
         """Begin new episodes."""
         observation, _ = self.env.reset(seed=self._seed)
+        self.taken = []
         return self._seen(observation)
 
     def step_async(self, actions: np.ndarray) -> None:
         """Keep the actions for :meth:`step_wait`."""
-        self._actions = actions
+        self._actions = np.asarray(actions, np.int64)
 
     def step_wait(self) -> tuple[Observation, np.ndarray, np.ndarray, list[dict[str, Any]]]:
         """Step all environments."""
         observation, reward, terminated, truncated, infos = self.env.step(self._actions)
+        self.taken.append(self._actions.astype(np.int32))
         done = terminated | truncated
         rows: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         for index in np.flatnonzero(done):
@@ -74,7 +70,11 @@ class Sb3VecEnv(VecEnv):
         return self._seen(observation), (reward * self._reward_scale).astype(np.float32), done, rows
 
     def _seen(self, observation: Observation) -> Observation:
-        """Remember the mask, and hide features as often as they are missing live."""
+        """Remember the mask, hide features as often as they are missing live, and keep one shape as clusters grow."""
+        missing_columns = self.env.buffers.mask.shape[1] - observation["mask"].shape[1]
+        if missing_columns:
+            observation["candidates"] = np.pad(observation["candidates"], ((0, 0), (0, missing_columns), (0, 0)))
+            observation["mask"] = np.pad(observation["mask"], ((0, 0), (0, missing_columns)))
         self._mask = observation["mask"]
         if self._missing_rate:
             missing = self._drops.random((self.num_envs, len(self._droppable))) < self._missing_rate
@@ -116,59 +116,3 @@ class Sb3VecEnv(VecEnv):
 
     def close(self) -> None:
         """Nothing to close."""
-
-
-class ScorerPolicy(MaskableActorCriticPolicy):
-    """The scorer behind MaskablePPO's policy interface: logits are the scores, the value comes from the pooled set."""
-
-    scorer: Scorer
-
-    def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        lr_schedule: Schedule,
-        *,
-        spec: FeatureSpec,
-        hidden: int,
-        **_kwargs: Any,
-    ) -> None:
-        self._spec, self._hidden = spec, hidden
-        super().__init__(observation_space, action_space, lr_schedule)
-
-    def _build(self, lr_schedule: Schedule) -> None:
-        self.scorer = Scorer(self._spec, self._hidden)
-        self.optimizer = torch.optim.Adam(self.scorer.parameters(), lr=lr_schedule(1), eps=1e-5)
-
-    def _evaluate(self, obs: dict[str, Tensor]) -> tuple[MaskableDistribution, Tensor]:
-        # The mask is part of the observation and already in the scores: masking once more would change nothing.
-        scores, value = self.scorer.act_and_value(obs["candidates"], obs["request"], obs["mask"].bool())
-        return self.action_dist.proba_distribution(action_logits=scores), value
-
-    def forward(  # type: ignore[override]
-        self, obs: dict[str, Tensor], deterministic: bool = False, action_masks: np.ndarray | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return actions, values and log probabilities."""
-        del action_masks
-        distribution, value = self._evaluate(obs)
-        actions = distribution.get_actions(deterministic=deterministic)
-        return actions, value, distribution.log_prob(actions)
-
-    def evaluate_actions(  # type: ignore[override]
-        self, obs: dict[str, Tensor], actions: Tensor, action_masks: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return values, log probabilities and entropy of given actions."""
-        del action_masks
-        distribution, value = self._evaluate(obs)
-        return value, distribution.log_prob(actions), distribution.entropy()
-
-    def get_distribution(  # type: ignore[override]
-        self, obs: dict[str, Tensor], action_masks: np.ndarray | None = None
-    ) -> MaskableDistribution:
-        """Return the distribution over candidates."""
-        del action_masks
-        return self._evaluate(obs)[0]
-
-    def predict_values(self, obs: dict[str, Tensor]) -> Tensor:  # type: ignore[override]
-        """Return the state's value."""
-        return self._evaluate(obs)[1]

@@ -18,9 +18,9 @@ def tiny_workload():
 
 @pytest.fixture(scope="session")
 def tiny_ppo():
-    from pipeline.policies.ppo import PpoConfig
+    from pipeline.policies import algorithms
 
-    return PpoConfig(
-        envs=4, rollout_steps=16, segments=4, rollouts_per_segment=1, epochs=1, batch=32, hidden=8, teacher_steps=8,
-        teacher_epochs=1,
+    return algorithms.settings(
+        "maskable_ppo", envs=4, rollout_steps=16, segments=4, rollouts_per_segment=1, epochs=1, batch=32, hidden=8,
+        teacher_steps=8, teacher_epochs=1,
     )  # fmt: skip

@@ -10,8 +10,9 @@ import torch
 
 from pipeline import evaluate, export, paths, train
 from pipeline.datasets import Workload
-from pipeline.policies.ppo import Trained
+from pipeline.policies.onnx_graph import draw
 from pipeline.policies.scorer import Scorer
+from pipeline.policies.training import Trained
 from sched_env import problems, scenarios
 from sched_env.functions import synthetic as synthetic_functions
 from wire import bundle, graph
@@ -71,7 +72,7 @@ def test_the_graph_decides_like_the_network_at_every_size(inside):
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 50, 1000, 5000])
 def test_one_file_serves_any_number_of_candidates(inside, size):
     session = graph.open_session((paths.BUNDLES / "functions" / "policy.onnx").read_bytes())
-    candidates, request, mask = export.draw(SPEC, rows=3, size=size, seed=9)
+    candidates, request, mask = draw(SPEC, rows=3, size=size, seed=9)
     scores = graph.scores(session, candidates, request, mask)
     assert scores.shape == (3, size)
     assert (scores[~mask] == np.float32(MASKED_SCORE)).all()

@@ -8,7 +8,7 @@ import yaml
 
 from pipeline import datasets, stages
 from pipeline.policies import scorer
-from pipeline.train import TrainConfig, scratch_folder
+from pipeline.train import on_scenario, scratch_folder
 from sched_env import problems
 from wire import closure
 
@@ -67,11 +67,11 @@ def test_the_constant_that_decides_violations_is_seen_by_every_stage_after_the_w
 
 def test_editing_the_scorer_starts_a_training_over(tiny_workload, tiny_ppo, monkeypatch, tmp_path):
     monkeypatch.setenv("LOADMASTER_VAR", str(tmp_path))
-    config = TrainConfig(validation_traces=4, maskable_ppo=tiny_ppo)
+    task = on_scenario(tiny_workload.scenario)
 
     def folder():
         closure.fingerprint.cache_clear()
-        return scratch_folder("functions", "maskable_ppo", 0, config, tiny_workload)
+        return scratch_folder(task, "maskable_ppo", 0, tiny_ppo)
 
     before, source = folder(), Path(scorer.__file__).resolve()
     assert folder() == before

@@ -1,4 +1,4 @@
-"""Training is repeatable, resumable, and a kill -9 costs a segment at most."""
+"""Training is repeatable, resumable, a kill -9 costs a segment at most, and no segment cuts an episode."""
 
 import pickle
 import signal
@@ -9,8 +9,9 @@ import time
 import numpy as np
 import pytest
 import torch
+from stable_baselines3.common.callbacks import BaseCallback
 
-from pipeline.policies import ppo
+from pipeline.policies import algorithms, training
 from pipeline.policies.sb3 import Sb3VecEnv
 from pipeline.policies.scorer import TorchPolicy
 from sched_env.rollout import run_episodes
@@ -21,7 +22,7 @@ def make_env(workload):
     return lambda count: make_vec(workload.scenario, count, 0, workload.trace, copy=True)
 
 
-def train(workload, config, scratch, seed=0, stop_after=None):
+def train(workload, config, scratch, seed=0, stop_after=None, algorithm="maskable_ppo", **further):
     def validate(scorer):
         rows = run_episodes(workload.scenario, TorchPolicy(scorer), workload.starts(4), trace=workload.trace)
         return {"return": float(np.mean([row["return"] for row in rows]))}
@@ -30,15 +31,32 @@ def train(workload, config, scratch, seed=0, stop_after=None):
         if segment == stop_after:
             raise KeyboardInterrupt
 
-    return ppo.train(
+    return training.train(
         make_env(workload),
+        algorithm,
         config,
         seed=seed,
         scratch=scratch,
         validate=validate,
         objective=lambda row: row["return"],
         report=report,
+        **further,
     )
+
+
+TINY_OFF_POLICY = {
+    "envs": 4, "rollout_steps": 2, "rollouts_per_segment": 8, "segments": 4, "hidden": 8, "batch": 16, "buffer": 120,
+    "learning_starts": 16,
+}  # fmt: skip
+"""More decisions than the buffer holds: a resumed training must forget the same ones."""
+TINY = {
+    "ppo": {"envs": 4, "rollout_steps": 16, "segments": 4, "rollouts_per_segment": 1, "epochs": 1, "batch": 32,
+            "hidden": 8},
+    "a2c": {"envs": 4, "segments": 4, "rollouts_per_segment": 2, "hidden": 8},
+    "dqn": TINY_OFF_POLICY,
+    "sac": TINY_OFF_POLICY,
+    "qmix": TINY_OFF_POLICY,
+}  # fmt: skip
 
 
 def same(one, two):
@@ -55,12 +73,38 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tiny_workl
     assert not same(first, other)
 
 
-def test_a_resumed_training_ends_with_the_same_bits(tiny_workload, tiny_ppo, tmp_path):
-    whole = train(tiny_workload, tiny_ppo, tmp_path / "whole")
+@pytest.mark.parametrize("algorithm", algorithms.ALGORITHMS)
+def test_a_resumed_training_ends_with_the_same_bits(tiny_workload, tiny_ppo, tmp_path, algorithm):
+    tiny = algorithms.settings(algorithm, **TINY[algorithm]) if algorithm in TINY else tiny_ppo
+    whole = train(tiny_workload, tiny, tmp_path / "whole", algorithm=algorithm)
     for stop in (1, 3):
         with pytest.raises(KeyboardInterrupt):
-            train(tiny_workload, tiny_ppo, tmp_path / "parts", stop_after=stop)
-    assert same(train(tiny_workload, tiny_ppo, tmp_path / "parts"), whole)
+            train(tiny_workload, tiny, tmp_path / "parts", stop_after=stop, algorithm=algorithm)
+    resumed = train(tiny_workload, tiny, tmp_path / "parts", algorithm=algorithm)
+    assert same(resumed, whole)
+    assert str(resumed.curve) == str(whole.curve)
+    left = [torch.load(tmp_path / name / "checkpoint.pt", weights_only=True)["model"] for name in ("whole", "parts")]
+    assert str(left[0]) == str(left[1]), "optimisers and targets too, not only the best weights"
+
+
+def test_segments_do_not_cut_episodes(tiny_workload, tiny_ppo, tmp_path):
+    """Episodes of 32 decisions end although a segment has 16."""
+    curve = train(tiny_workload, tiny_ppo, tmp_path).curve
+    assert tiny_ppo.rollout_steps * tiny_ppo.rollouts_per_segment < tiny_workload.scenario.horizon
+    assert [np.isfinite(row["train_return"]) for row in curve[1:]] == [False, True, False, True]
+
+
+def test_tensorboard_and_callbacks_are_sb3s(tiny_workload, tiny_ppo, tmp_path):
+    seen = []
+
+    class Count(BaseCallback):
+        def _on_step(self):
+            seen.append(self.num_timesteps)
+            return True
+
+    train(tiny_workload, tiny_ppo, tmp_path / "scratch", callbacks=[Count()], tensorboard=tmp_path / "board")
+    assert seen[-1] == tiny_ppo.total_steps
+    assert list((tmp_path / "board").glob("maskable_ppo_*/events.out.tfevents.*"))
 
 
 def test_it_keeps_the_weights_that_did_best_on_validation(tiny_workload, tiny_ppo, tmp_path):
@@ -77,12 +121,12 @@ import pickle, sys, time
 from pathlib import Path
 workload, config, scratch = pickle.loads(Path(sys.argv[1]).read_bytes())
 sys.path.insert(0, sys.argv[2])
-from pipeline.policies import ppo
+from pipeline.policies import training
 from sched_env.vector import make_vec
 def report(segment, row):
     print(segment, flush=True)
     time.sleep(0.3)
-ppo.train(lambda count: make_vec(workload.scenario, count, 0, workload.trace, copy=True), config,
+training.train(lambda count: make_vec(workload.scenario, count, 0, workload.trace, copy=True), "maskable_ppo", config,
           seed=0, scratch=Path(scratch), validate=lambda scorer: {"return": 0.0},
           objective=lambda row: row["return"], report=report)
 """
@@ -126,6 +170,17 @@ def test_the_adapter_hides_features_as_often_as_told_and_only_droppable_ones(tin
     clear = Sb3VecEnv(make_env(tiny_workload)(4)).reset()
     kept = [column for column, feature in enumerate(spec.candidate) if not feature.droppable]
     np.testing.assert_array_equal(observation["candidates"][..., kept], clear["candidates"][..., kept])
+
+
+def test_the_adapter_keeps_one_shape_while_a_cluster_grows():
+    env = Sb3VecEnv(make_vec("vm/expanding", 4, 0, copy=True, servers=2, max_servers=6))
+    observation = env.reset()
+    assert env.env.width < env.action_space.n
+    for _ in range(40):
+        env.step_async(observation["mask"].argmax(axis=1))
+        observation, *_ = env.step_wait()
+        assert env.observation_space["candidates"].shape == observation["candidates"].shape[1:]
+        assert observation["mask"].shape == (4, env.action_space.n)
 
 
 def test_the_adapter_wants_copies(tiny_workload):
