@@ -34,8 +34,8 @@ from pipeline.contracts.evaluation import (
 from pipeline.datasets import Workload, workload
 from pipeline.datasets.dataset import Rows
 from pipeline.export import SIZES, Parity
-from pipeline.policies.onnx_graph import draw
 from pipeline.files import replaced_folder, write_atomic
+from pipeline.policies.onnx_graph import draw
 from pipeline.settings import load
 from sched_env import problems
 from sched_env.rollout import run_episodes
