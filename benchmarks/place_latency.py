@@ -26,11 +26,15 @@ from typing import Any
 
 import numpy as np
 import psutil
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from sched_env import problems
 from wire import sample_bundle, signatures
+from wire.contracts import encode
+from wire.contracts.bundle import Verdict
+from wire.contracts.policies import RECORD_FILE, RECORD_SIGNATURE_FILE
+from wire.records import RecordSignature
 
 
 def body(count: int, rng: np.random.Generator) -> bytes:
@@ -106,7 +110,7 @@ def quantile(values: list[float], percent: float) -> float:
     return round(float(np.percentile(values, percent)), 3)
 
 
-def signed_bundle(folder: Path, hidden: int) -> Path:
+def signed_push(folder: Path, hidden: int) -> bytes:
     key = ec.generate_private_key(ec.SECP256R1())
     pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
     trusted = folder / "keys" / "trusted"
@@ -117,18 +121,23 @@ def signed_bundle(folder: Path, hidden: int) -> Path:
     (trusted / "benchmark.pub").write_bytes(public)
     bundle = folder / "bundle"
     bundle.mkdir()
-    for name, data in sample_bundle.build(problems.spec("functions"), hidden=hidden).items():
+    spec, verdict = problems.spec("functions"), Verdict("pass", "for a benchmark")
+    for name, data in sample_bundle.build(spec, hidden=hidden, gate=verdict).items():
         (bundle / name).write_bytes(data)
     signatures.sign(bundle, private)
-    return bundle
+    files = {path.name: path.read_bytes() for path in bundle.iterdir()}
+    record = encode(sample_bundle.record(files, counter=1, previous_digest=None))
+    signature = key.sign(record, ec.ECDSA(hashes.SHA256()))
+    (bundle / RECORD_FILE).write_bytes(record)
+    key_id = signatures.key_id(trusted / "benchmark.pub")
+    (bundle / RECORD_SIGNATURE_FILE).write_bytes(encode(RecordSignature.of(key_id, signature)))
+    return subprocess.run(["tar", "-C", str(bundle), "-cf", "-", "."], check=True, capture_output=True).stdout
 
 
-def push(port: int, folder: Path, bundle: Path) -> None:
-    archive = subprocess.run(["tar", "-C", str(bundle), "-cf", "-", "."], check=True, capture_output=True).stdout
+def push(port: int, folder: Path, archive: bytes) -> None:
     headers = {
         "Authorization": "Bearer " + (folder / "keys" / "push-token").read_text().strip(),
         "If-None-Match": "*",
-        "X-Loadmaster-Counter": "1",
     }
     client = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     client.request("PUT", "/v1/policies/functions", archive, headers)
@@ -159,13 +168,13 @@ def main() -> None:
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        bundle = signed_bundle(folder, arguments.hidden)
+        archive = signed_push(folder, arguments.hidden)
         environ = os.environ | {"LOADMASTER_VAR": str(folder), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "placement", "--port", str(arguments.port), "--log-level", "warning"]
         with subprocess.Popen(command, env=environ) as service:
             try:
                 wait_for(arguments.port)
-                push(arguments.port, folder, bundle)
+                push(arguments.port, folder, archive)
                 results = {}
                 for count in arguments.candidates:
                     results[str(count)] = measure(

@@ -6,7 +6,9 @@ from typing import Any, Literal
 
 from wire.errors import LoadmasterError
 
-RefusalCode = Literal["token", "precondition", "counter", "size", "archive", "signature", "bundle", "trial", "store"]
+RefusalCode = Literal[
+    "token", "precondition", "counter", "size", "archive", "record", "signature", "bundle", "trial", "store"
+]
 """The step of a push that said no; the label of the refused-pushes metric."""
 
 FallbackReason = Literal["no_policy", "deadline", "nan", "error"]
@@ -28,6 +30,10 @@ class PushRefusedError(LoadmasterError):
 
 class StoreError(LoadmasterError):
     """Raised when the policy store cannot be read or written."""
+
+
+class StoreLockedError(StoreError):
+    """Raised when another process serves the store: the one damage that a service does not start with."""
 
 
 class PlaceRefusedError(LoadmasterError):

@@ -8,7 +8,7 @@ so a decision is made by the old policy or by the new one, never by a mixture. F
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,9 +19,14 @@ from placement.settings import Settings
 from placement.store import Pointer, PolicyStore
 from sched_env import problems
 from wire.contracts.feature_spec import ProblemName
+from wire.contracts.record import PromotionRecord
 from wire.errors import BundleError
 
 log = logging.getLogger(__name__)
+
+SIGNED_LEAP, TOKEN_LEAP = 1_000_000, 1_000
+"""How far above the last counter the next may be: by a signed record, and by a token alone. Promotions that failed
+leave gaps; without a limit one call could leave no counter for anybody after it."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +34,38 @@ class Live:
     """The state of one problem."""
 
     pointer: Pointer | None = None
-    """What the store says is live."""
+    """What is live: a policy, or after ``switch_off`` none."""
     policy: Policy | None = None
     """What answers; None leaves it to the heuristic."""
     previous: Policy | None = None
     """Kept in memory, so that a rollback needs nothing but the flip."""
-    degraded: str | None = None
-    """Why what answers is not what the store says."""
+    damaged: str | None = None
+    """Why what answers is not what the store says; tried again without a restart."""
+    distrusted: str | None = None
+    """Why the key of what answers would not be taken today; it answers until the next flip or start."""
+    saved: Pointer | None = None
+    """What the store says; another than ``pointer`` after a way back while the store could not be written."""
 
     @property
     def digest(self) -> str | None:
         """Digest of the policy that answers."""
-        return self.policy.manifest.digest if self.policy else None
+        return self.policy.digest if self.policy else None
+
+    @property
+    def degraded(self) -> str | None:
+        """What is not as it should be."""
+        return self.damaged or self.distrusted
+
+    @property
+    def believable(self) -> set[str | None]:
+        """Digests that an up-to-date client may believe to be live.
+
+        After a damaged start what answers and what the store names differ. Switching off is the service's own affair,
+        of which the registry learns later.
+        """
+        named = self.pointer.digest if self.pointer else None
+        off = {self.pointer.previous_digest} if self.pointer and named is None else set()
+        return {named} | ({self.digest} if self.policy else set()) | off
 
 
 @dataclass(frozen=True)
@@ -61,77 +86,142 @@ class LivePolicies:
         """Return what answers now; one atomic read."""
         return self._live[problem]
 
-    def push(self, problem: ProblemName, archive: Path, precondition: Precondition, counter: int) -> Live:
-        """Make the bundle in a tar archive live, or raise and change nothing."""
-        self.check(problem, precondition, counter)
-        before = self._live[problem]
+    def push(self, problem: ProblemName, archive: Path, precondition: Precondition) -> tuple[Live, PromotionRecord]:
+        """Make the bundle in a tar archive live, as the signed record beside it says, or raise and change nothing."""
+        self.check(problem, precondition)
         try:
-            files = intake.unpack(archive)
+            files, proof = intake.unpack(archive)
         except BundleError as error:
             raise PushRefusedError.because("archive", error) from error
+        record = proof.check(problem, self._settings)
+        self.check(problem, Precondition(record.previous_digest))
+        self._check_counter(problem, record.counter, SIGNED_LEAP)
         try:
-            policy = intake.admit(files, problem, self._store, self._settings)
-            self._store.save(problem, policy.manifest.digest, files)
-            return self._flip(problem, policy, before.policy, counter)
+            policy = intake.admit(files, problem, self._store, self._settings, record)
+            self._store.save(problem, policy.digest, files)
+            return self._flip(problem, policy, record.counter), record
         except StoreError as error:
             raise PushRefusedError.because("store", error, status=500) from error
 
-    def rollback(self, problem: ProblemName, precondition: Precondition | None, counter: int) -> Live:
+    def rollback(self, problem: ProblemName, precondition: Precondition | None, counter: int | None) -> Live:
         """Flip back to the previous policy; a flip like any other, with a counter of its own."""
-        self.check(problem, precondition, counter)
         before = self._live[problem]
+        self.check(problem, precondition)
         if before.pointer is None or before.pointer.previous_digest is None:
             raise PushRefusedError("precondition", 412, f"{problem} has no previous policy", "two pushes before")
         try:
             target = before.previous or self._open(problem, before.pointer.previous_digest)
-            return self._flip(problem, target, before.policy, counter)
         except StoreError as error:
             raise PushRefusedError.because("store", error, status=500) from error
+        return self._go_back(problem, target, counter)
 
-    def check(self, problem: ProblemName, precondition: Precondition | None, counter: int) -> None:
-        """Compare what the client believes with what is so: digest first, then the rising counter."""
+    def switch_off(self, problem: ProblemName, precondition: Precondition | None) -> Live:
+        """Leave a problem to its heuristic; a rollback brings the policy back."""
+        self.check(problem, precondition)
+        pointer = self._live[problem].pointer
+        if pointer is None or pointer.digest is None:
+            raise PushRefusedError("precondition", 412, f"no policy is live for {problem}", "one to switch off")
+        return self._go_back(problem, None, None)
+
+    def check(self, problem: ProblemName, precondition: Precondition | None) -> None:
+        """Compare what the client believes is live with what is so."""
         live = self._live[problem]
-        stored = live.pointer.digest if live.pointer else None
-        # After a damaged start what answers and what the store names differ; either shows an up-to-date client.
-        if precondition is not None and precondition.digest not in (stored, live.digest):
-            believed = precondition.digest or "nothing"
-            raise PushRefusedError(
-                "precondition", 412, f"{live.digest or stored or 'nothing'} is live for {problem}", f"{believed}"
-            )
-        if live.pointer is not None and counter <= live.pointer.counter:
-            raise PushRefusedError(
-                "counter", 412, f"promotion counter {counter}", f"more than {live.pointer.counter}, already seen"
-            )
+        if precondition is not None and precondition.digest not in live.believable:
+            named = live.digest or (live.pointer.digest if live.pointer else None) or "nothing"
+            found = f"{named} is live for {problem}"
+            raise PushRefusedError("precondition", 412, found, f"{(precondition.digest or 'nothing')[:80]}")
 
-    def _flip(self, problem: ProblemName, policy: Policy, previous: Policy | None, counter: int) -> Live:
+    def recover(self, problem: ProblemName) -> Live:
+        """Try again what could not be done before, and ask again whether the keys are still good."""
+        live = self._live[problem]
+        if live.saved != live.pointer and live.pointer is not None:
+            try:
+                self._store.flip(problem, live.pointer, expected=live.saved)
+                live = replace(live, saved=live.pointer, damaged=None)
+            except StoreError as error:
+                log.warning("%s: the store still cannot be written: %s", problem, error)
+        elif live.damaged is not None:
+            again = self._restore(problem)
+            live = again if again.damaged is None or live.policy is None else live
+        live = replace(live, distrusted=self._distrust(live.policy))
+        if live.degraded != self._live[problem].degraded:
+            log.warning("%s: %s", problem, live.degraded or "recovered")
+        self._live[problem] = live
+        return live
+
+    def _check_counter(self, problem: ProblemName, counter: int, leap: int) -> None:
+        pointer = self._live[problem].pointer
+        seen = pointer.counter if pointer else 0
+        if not seen < counter <= seen + leap:
+            expected = f"more than {seen}, already seen, and at most {seen + leap}"
+            raise PushRefusedError("counter", 412, f"promotion counter {counter}", expected)
+
+    def _go_back(self, problem: ProblemName, policy: Policy | None, counter: int | None) -> Live:
+        """Flip to what a token alone may choose; the emergency brake works while the store cannot be written."""
+        pointer = self._live[problem].pointer
+        wanted = counter if counter is not None else (pointer.counter if pointer else 0) + 1
+        self._check_counter(problem, wanted, TOKEN_LEAP)
+        try:
+            return self._flip(problem, policy, wanted)
+        except StoreError as error:
+            before = self._live[problem]
+            after = self._after(before, policy, wanted)
+            damaged = f"went back in memory only, a restart before it can be written would undo that: {error}"
+            self._live[problem] = live = replace(after, saved=before.saved, damaged=damaged)
+            return self._degraded(problem, live)
+
+    def _flip(self, problem: ProblemName, policy: Policy | None, counter: int) -> Live:
         before = self._live[problem]
-        if previous is not None and previous.manifest.digest == policy.manifest.digest:
-            previous = before.previous  # the same policy again, with another manifest or to repair the store
+        reason = self._distrust(policy)
+        if reason is not None:
+            raise PushRefusedError("signature", 422, reason, "a key that is trusted now", "sign it anew, then push it")
+        after = self._after(before, policy, counter)
+        assert after.pointer is not None  # noqa: S101  (a flip has one)
+        self._store.flip(problem, after.pointer, expected=before.saved)
+        self._live[problem] = after
+        log.info("live: problem=%s digest=%s counter=%d", problem, after.digest or "none", counter)
+        return after
+
+    @staticmethod
+    def _after(before: Live, policy: Policy | None, counter: int) -> Live:
+        known = (before.policy, before.previous)
+        previous = next((one for one in known if one and not (policy and one.digest == policy.digest)), None)
+        off = before.pointer.digest if before.pointer and policy is None else None
         pointer = Pointer(
-            digest=policy.manifest.digest,
+            digest=policy.digest if policy else None,
             counter=counter,
-            previous_digest=previous.manifest.digest if previous else None,
+            previous_digest=previous.digest if previous else off,
             loaded_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         )
-        self._store.flip(problem, pointer, expected=before.pointer)
-        self._live[problem] = after = Live(pointer, policy, previous)
-        log.info("live: problem=%s digest=%s counter=%d signed by %s", problem, pointer.digest, counter, policy.key)
-        return after
+        return Live(pointer, policy, previous, saved=pointer)
+
+    def _distrust(self, policy: Policy | None) -> str | None:
+        """Say why the key of a policy would not be taken now; None when it would."""
+        if policy is None:
+            return None
+        try:
+            intake.check_key(policy.key, self._settings)
+        except (BundleError, OSError) as error:
+            return f"{policy.digest}: {error}"
+        return None
 
     def _restore(self, problem: ProblemName) -> Live:
         """Load what the store says is live, verified anew; when it is damaged, the previous one, else none."""
+        pointer = None
         try:
             pointer = self._store.pointer(problem)
-        except StoreError as error:
-            return self._degraded(problem, Live(degraded=str(error)))
-        if pointer is None:
-            return Live()
-        try:
-            policy = self._open(problem, pointer.digest)
-        except (PushRefusedError, StoreError) as error:
-            return self._degraded(problem, Live(pointer, self._try_open(problem, pointer), degraded=str(error)))
+            if pointer is None:
+                return Live()
+            policy = self._open(problem, pointer.digest) if pointer.digest else None
+        except Exception as error:
+            # Whatever a damaged store makes us or a library raise: the service starts, and somebody answers.
+            unforeseen = not isinstance(error, PushRefusedError | StoreError)
+            log.warning("%s cannot be loaded", problem, exc_info=error if unforeseen else None)
+            damaged = f"{type(error).__name__}: {error}" if unforeseen else str(error)
+            previous = self._try_open(problem, pointer) if pointer else None
+            return self._degraded(problem, Live(pointer, previous, damaged=damaged, saved=pointer))
         # The previous policy is loaded only if it still can be; live ones do not depend on it.
-        return Live(pointer, policy, self._try_open(problem, pointer))
+        return Live(pointer, policy, self._try_open(problem, pointer), saved=pointer)
 
     @staticmethod
     def _degraded(problem: ProblemName, live: Live) -> Live:
@@ -143,12 +233,12 @@ class LivePolicies:
             return None
         try:
             return self._open(problem, pointer.previous_digest)
-        except (PushRefusedError, StoreError) as error:
+        except Exception as error:  # noqa: BLE001  (the same promise: what cannot be loaded is not there)
             log.warning("previous policy of %s cannot be loaded: %s", problem, error)
             return None
 
     def _open(self, problem: ProblemName, digest: str) -> Policy:
         policy = intake.admit(self._store.bundle(problem, digest), problem, self._store, self._settings)
-        if policy.manifest.digest != digest:
-            raise StoreError(f"store holds {policy.manifest.digest} in the place of {digest}", "bundles by digest")
+        if policy.digest != digest:
+            raise StoreError(f"store holds {policy.digest} in the place of {digest}", "bundles by digest")
         return policy

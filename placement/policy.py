@@ -32,6 +32,11 @@ class Policy:
     models: Mapping[ModelName, GraphModel]
     """The bundle's further models."""
 
+    @property
+    def digest(self) -> str:
+        """Name of what decides placements."""
+        return self.manifest.digest
+
     async def score(
         self, candidates: FloatArray, request: FloatArray, mask: BoolArray, *, deadline_s: float, executor: Executor
     ) -> FloatArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import ParamSpec, TypeVar
 
 from starlette.requests import Request
 
+from placement.audit import AuditLog
 from placement.decide import Decider
 from placement.decision_log import DecisionLog
 from placement.lane import Lane
@@ -19,6 +21,11 @@ from placement.settings import Settings
 from placement.store import FolderStore, PolicyStore
 from sched_env import problems
 from wire import secret_files
+from wire.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+LONGEST_RETRY_S = 600.0
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -33,6 +40,7 @@ class Service:
     live: LivePolicies
     metrics: Metrics
     log: DecisionLog
+    audit: AuditLog
     decider: Decider
     lane: Lane
     flips: ThreadPoolExecutor
@@ -44,28 +52,48 @@ class Service:
         """Run a push or a rollback in the one thread that may change what is live."""
         return await asyncio.get_running_loop().run_in_executor(self.flips, lambda: function(*args, **kwargs))
 
+    async def recover_for_ever(self) -> None:
+        """Try again, without a restart, what is not as it should be; less and less often while it stays so."""
+        pause = float(self.settings.retry_s)
+        while True:
+            await asyncio.sleep(pause)
+            make_token(self.settings)
+            for problem in problems.names():
+                self.metrics.show_live(problem, await self.flip(self.live.recover, problem))
+            damaged = any(self.live.get(problem).damaged for problem in problems.names())
+            pause = min(2 * pause, LONGEST_RETRY_S) if damaged else float(self.settings.retry_s)
+
     def close(self) -> None:
         """Stop in the order that loses nothing: flips, decisions, log, store."""
         self.flips.shutdown()
         self.decider.close()
         self.lane.close()
         self.log.close()
+        self.audit.close()
         self.store.close()
 
 
 def start(settings: Settings) -> Service:
     """Take the store, load and re-verify what is live in it, and be ready to answer."""
     check_fallbacks(settings)
-    secret_files.make_push_token(settings.push_token_file)
+    make_token(settings)
     store = FolderStore(settings.store_dir, settings.keep_bundles)
     metrics = Metrics()
     live = LivePolicies(store, settings)
     for problem in problems.names():
         metrics.show_live(problem, live.get(problem))
-    log = DecisionLog(settings, metrics)
-    decider = Decider(live, settings, metrics, log)
+    decisions = DecisionLog(settings, metrics)
+    decider = Decider(live, settings, metrics, decisions)
     flips = ThreadPoolExecutor(1, thread_name_prefix="flip")
-    return Service(settings, store, live, metrics, log, decider, Lane(settings), flips)
+    return Service(settings, store, live, metrics, decisions, AuditLog(settings), decider, Lane(settings), flips)
+
+
+def make_token(settings: Settings) -> None:
+    """Make the token where there is none; where it cannot be made, placements are answered and changes are off."""
+    try:
+        secret_files.make_push_token(settings.push_token_file)
+    except ConfigError as error:
+        log.warning("nobody can push: %s", error)
 
 
 def check_fallbacks(settings: Settings) -> None:

@@ -32,10 +32,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Keys that no longer count, whatever the folder above still holds."""
 
     push_token_file: Path = Path("var") / BELOW_VAR["push_token_file"]
-    """Bearer token for pushes and rollbacks, read at each of them so that it can be rotated. Made when absent."""
+    """Tokens and their roles, read at each push and rollback so that they can be rotated. Made when absent."""
 
     log_dir: Path = Path("var") / BELOW_VAR["log_dir"]
-    """Where the decision log goes, as JSON lines."""
+    """Where the decision log and the audit log go, as JSON lines."""
 
     decision_log: bool = True
     """Off only where another collector records decisions: without it no decision can be walked back."""
@@ -96,6 +96,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     trial_memory_mib: Positive = 4096
     """Address space of that process; onnxruntime maps about 1 GiB before it does anything."""
+
+    retry_s: Positive = 30
+    """How often what is not as it should be (a damaged policy, a store that cannot be written) is tried again, and keys
+    are asked for again; while it stays so, less and less often, down to every ten minutes."""
 
     fallbacks: dict[str, str] = msgspec.field(default_factory=dict)
     """Problem -> heuristic that answers when its policy cannot, where that is not the problem's own fallback:

@@ -14,27 +14,33 @@ disk. Many replicas need a store they can share: another class with the methods 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import logging
 import os
 import shutil
+import tempfile
 import uuid
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import IO, Literal, Protocol
 
 import msgspec
 
-from placement.errors import StoreError
+from placement.errors import StoreError, StoreLockedError
 from sched_env import problems
 from wire import bundle
 from wire.contracts import decode, encode
 from wire.contracts.feature_spec import ProblemName
 from wire.errors import BundleError, ContractError
 
+log = logging.getLogger(__name__)
+
 
 class Pointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which bundle is live for one problem."""
 
-    digest: str
+    digest: str | None
+    """Null: none is, by somebody's wish; the heuristic answers."""
     counter: int
     """Rises with every flip, rollbacks too."""
     previous_digest: str | None
@@ -69,50 +75,75 @@ class FolderStore:
 
     def __init__(self, root: Path, keep_bundles: int) -> None:
         self.root, self.keep_bundles = root, keep_bundles
+        self._lock: IO[str] | None = None
         try:
-            for problem in problems.names():
-                (root / problem / "bundles").mkdir(parents=True, exist_ok=True)
-            self._lock = (root / "lock").open("a+")
-        except OSError as error:
-            raise StoreError(f"policy store {root}: {error}", "a folder this user may write") from error
-        self._take_lock()
+            self._own()
+        except StoreLockedError:
+            raise
+        except StoreError as error:
+            # A full or read-only disk: what is stored can still be read, and is better than no service at all.
+            log.warning("nothing can be written for now: %s", error)
         shutil.rmtree(root / "staging", ignore_errors=True)
         for problem in problems.names():
             self._finish_replacements(root / problem / "bundles")
 
-    def _take_lock(self) -> None:
+    def _own(self) -> None:
+        """Make sure that the store is ours to write; asked before every change, since a lock file can be deleted."""
+        path = self.root / "lock"
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if (
+                self._lock is not None
+                and path.exists()
+                and os.path.samestat(os.fstat(self._lock.fileno()), path.stat())
+            ):
+                return
+            for problem in problems.names():
+                (self.root / problem / "bundles").mkdir(parents=True, exist_ok=True)
+            lock = path.open("a+")
         except OSError as error:
-            self._lock.seek(0)
-            owner = self._lock.read().strip() or "unknown"
-            self._lock.close()
-            raise StoreError(
+            raise StoreError(f"policy store {self.root}: {error}", "a folder this user may write") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.seek(0)
+            owner = lock.read().strip() or "unknown"
+            lock.close()
+            raise StoreLockedError(
                 f"policy store {self.root} is in use by process {owner}",
                 "one service process for each folder store",
                 "stop that process, or give this one another LOADMASTER_STORE_DIR",
             ) from error
-        self._lock.truncate(0)
-        self._lock.write(str(os.getpid()))
-        self._lock.flush()
+        self.close()
+        self._lock = lock
+        with contextlib.suppress(OSError):  # the number is for people; the lock holds on a full disk too
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
 
     def close(self) -> None:
         """Let another process have the store."""
-        self._lock.close()
+        if self._lock is not None:
+            with contextlib.suppress(OSError):
+                self._lock.close()
+            self._lock = None
 
     def staging(self) -> Path:
-        """Return a new private folder for half-done work."""
+        """Return a new private folder for half-done work; elsewhere when the store cannot be written."""
         folder = self.root / "staging" / uuid.uuid4().hex
-        folder.mkdir(parents=True, mode=0o700)
+        try:
+            folder.mkdir(parents=True, mode=0o700)
+        except OSError:
+            return Path(tempfile.mkdtemp(prefix="loadmaster-"))
         return folder
 
     def pointer(self, problem: ProblemName) -> Pointer | None:
-        """Return what is live; an unreadable pointer is replaced by the last of the history, as new or newer."""
+        """Return what is live; a lost or unreadable pointer is replaced by the last of the history, as new or newer."""
         path = self.root / problem / "live.json"
         try:
             return decode(path.read_bytes(), Pointer, source=str(path))
         except FileNotFoundError:
-            return None
+            history = self._history(problem)
+            return history[-1] if history else None
         except OSError as error:
             raise StoreError(f"{path}: {error}", "a readable pointer") from error
         except ContractError as error:
@@ -126,7 +157,11 @@ class FolderStore:
     def _history(self, problem: ProblemName) -> list[Pointer]:
         path = self.root / problem / "history.jsonl"
         pointers: list[Pointer] = []
-        for line in path.read_bytes().splitlines() if path.exists() else []:
+        try:
+            lines = path.read_bytes().splitlines() if path.exists() else []
+        except OSError as error:
+            raise StoreError(f"{path}: {error}", "a readable history") from error
+        for line in lines:
             try:
                 pointers.append(decode(line, Pointer, source=str(path)))
             except ContractError:
@@ -142,9 +177,11 @@ class FolderStore:
 
     def save(self, problem: ProblemName, digest: str, files: dict[str, bytes]) -> None:
         """Keep a bundle: written aside, flushed to disk, then renamed into place."""
+        self._own()
         target = self._folder(problem, digest)
-        scratch = self.staging()
+        scratch = self.root / "staging" / uuid.uuid4().hex
         try:
+            scratch.mkdir(parents=True, mode=0o700)
             for name, data in files.items():
                 _write_durably(scratch / name, data)
             if target.exists():
@@ -164,13 +201,15 @@ class FolderStore:
 
     def flip(self, problem: ProblemName, pointer: Pointer, expected: Pointer | None) -> None:
         """Make a saved bundle live, if ``expected`` is what is live now."""
+        self._own()
         current = self.pointer(problem)
         if current != expected:
             raise StoreError(f"store says {current} is live", f"{expected}", "another process writes this store")
         folder, data = self.root / problem, encode(pointer)
         try:
-            with (folder / "history.jsonl").open("ab") as history:
-                history.write(data + b"\n")
+            with (folder / "history.jsonl").open("a+b") as history:
+                # A line that a killed process left half-written must not take this one with it.
+                history.write(b"\n" * _torn(history) + data + b"\n")
                 history.flush()
                 os.fsync(history.fileno())
             scratch = folder / "live.json.new"
@@ -179,7 +218,8 @@ class FolderStore:
             _sync_folder(folder)
         except OSError as error:
             raise StoreError(f"pointer of {problem} cannot be written: {error}", "free space and rights") from error
-        self._prune(problem, pointer)
+        with contextlib.suppress(OSError):  # the flip has happened; what is not removed now is removed after the next
+            self._prune(problem, pointer)
 
     def _prune(self, problem: ProblemName, pointer: Pointer) -> None:
         pinned = {self._folder(problem, digest) for digest in (pointer.digest, pointer.previous_digest) if digest}
@@ -196,12 +236,15 @@ class FolderStore:
 
     @staticmethod
     def _finish_replacements(bundles: Path) -> None:
-        for aside in bundles.glob(".replaced-*"):
-            target = bundles / aside.name.removeprefix(".replaced-")
-            if target.exists():
-                shutil.rmtree(aside)
-            else:
-                aside.rename(target)
+        try:
+            for aside in bundles.glob(".replaced-*"):
+                target = bundles / aside.name.removeprefix(".replaced-")
+                if target.exists():
+                    shutil.rmtree(aside)
+                else:
+                    aside.rename(target)
+        except OSError as error:
+            log.warning("a replacement that was interrupted cannot be finished: %s", error)
 
 
 def _write_durably(path: Path, data: bytes) -> None:
@@ -209,6 +252,13 @@ def _write_durably(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _torn(file: IO[bytes]) -> bool:
+    """Whether the last line of a file has no end."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - 1))
+    return size > 0 and file.read(1) != b"\n"
 
 
 def _sync_folder(path: Path) -> None:

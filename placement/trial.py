@@ -16,6 +16,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from placement.errors import StoreError
 from wire.errors import EXIT_USER_ERROR, BundleError, run_cli
 
 MIB = 1024 * 1024
@@ -36,6 +37,8 @@ def run(files: Mapping[str, bytes], *, timeout_s: float, memory_mib: int) -> Non
             env=environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             check=False,
         )
+    except OSError as error:  # no memory, no process left: says nothing about the bundle, and can be tried again
+        raise StoreError(f"the trial cannot be started: {error}", "memory and a process for it") from error
     except subprocess.TimeoutExpired as error:
         raise BundleError(f"the trial load took longer than {timeout_s:g} s", "a policy that loads in time") from error
     said = child.stderr.decode(errors="replace").strip().splitlines()

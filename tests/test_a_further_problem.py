@@ -4,13 +4,12 @@ The problem is ``tests/shelves/problem.py``; nothing but the two registrations b
 """
 
 import importlib.util
-import io
 import json
 import sys
-import tarfile
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -21,11 +20,13 @@ from starlette.testclient import TestClient
 from pipeline import datasets, evaluate, export, paths, train
 from pipeline.contracts.windows import SCHEMA_VERSION, TABLES, VERSION_KEY
 from pipeline.gate import command as gate
-from pipeline.registry import signing
+from pipeline.registry import service, signing
 from placement.app import create_app
 from placement.settings import Settings
 from sched_env import problems
-from wire import signatures
+from wire import sample_bundle, signatures
+from wire.contracts import encode
+from wire.contracts.bundle import Manifest, Verdict
 
 MODULE, SOURCE = "shelves_problem", Path(__file__).parent / "shelves" / "problem.py"
 
@@ -78,18 +79,18 @@ def test_a_further_problem_is_trained_judged_pushed_and_asked(workspace):
     assert "used_litres" in pq.read_schema(paths.EVALUATION / "shelves" / "episodes.parquet").names
 
     bundle = paths.BUNDLES / "shelves"
+    manifest = msgspec.json.decode((bundle / "manifest.json").read_bytes(), type=Manifest)
+    judged = msgspec.structs.replace(manifest, gate=Verdict("pass", "as promote writes it"))
+    (bundle / "manifest.json").write_bytes(encode(judged))
     signatures.sign(bundle, signing.private_key())
-    body = io.BytesIO()
-    with tarfile.open(fileobj=body, mode="w") as archive:
-        for file in sorted(bundle.iterdir()):
-            archive.add(file, file.name)
+    files = {file.name: file.read_bytes() for file in bundle.iterdir()}
+    record = encode(sample_bundle.record(files, counter=1, previous_digest=None))
+    body = service.pack(files | {"record.json": record, "record.sig": signing.sign_bytes(record)})
     settings = Settings(store_dir=Path("store"), trusted_keys_dir=signing.trusted_folder(), log_dir=Path("log"),
                         push_token_file=Path("token"), revoked_keys_file=Path("revoked.json"))  # fmt: skip
     with TestClient(create_app(settings)) as client:
         sent = {"Authorization": f"Bearer {Path('token').read_text().strip()}", "If-None-Match": "*"}
-        pushed = client.put(
-            "/v1/policies/shelves", content=body.getvalue(), headers={**sent, "X-Loadmaster-Counter": "1"}
-        )
+        pushed = client.put("/v1/policies/shelves", content=body, headers=sent)
         assert pushed.status_code == 200, pushed.text
         shelves = [{"name": name, "state": {"room": room}} for name, room in (("a", 4.0), ("b", 9.0), ("c", 1.0))]
         asked = [{"id": "parcel", "fields": {"size": 2.0}}, {"id": "piano", "fields": {"size": 90.0}}]

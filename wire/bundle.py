@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from wire import golden, models
@@ -96,6 +97,12 @@ def read(directory: Path) -> dict[str, bytes]:
     except OSError as error:
         raise BundleError(f"bundle {directory} cannot be read: {error}") from error
     return files
+
+
+def files_sha256(files: Mapping[str, bytes]) -> str:
+    """Hash every file of a bundle, manifest and signature included: what a promotion record pins."""
+    listing = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    return hashlib.sha256(msgspec.json.encode(listing, order="sorted")).hexdigest()
 
 
 def check_file(name: str, size: int) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from wire.contracts import encode
+from wire.bundle import files_sha256
+from wire.contracts import decode, encode
 from wire.contracts.bundle import (
     CANDIDATES_INPUT,
     GOLDEN_FILE,
@@ -35,13 +36,38 @@ from wire.contracts.bundle import (
     model_golden_file,
 )
 from wire.contracts.feature_spec import FeatureSpec
+from wire.contracts.record import PromotionRecord
 from wire.graph import OPSET, open_session, scores
 
 
-def build(spec: FeatureSpec, *, seed: int = 0, hidden: int = 64) -> dict[str, bytes]:
-    """Return the files of a bundle, signature excepted."""
+def build(spec: FeatureSpec, *, seed: int = 0, hidden: int = 64, **changes: Any) -> dict[str, bytes]:
+    """Return the files of a bundle, signature excepted; ``changes`` replace fields of its manifest."""
     policy = graph(spec, seed=seed, hidden=hidden).SerializeToString()
-    return assemble(spec, policy)
+    return assemble(spec, policy, **changes)
+
+
+def record(files: dict[str, bytes], *, counter: int, previous_digest: str | None, **changes: Any) -> PromotionRecord:
+    """Return the record that would promote a signed bundle, by a person of the name ``nobody``."""
+    manifest = decode(files[MANIFEST_FILE], Manifest, source=MANIFEST_FILE)
+    fields: dict[str, Any] = {
+        "sequence": counter,
+        "problem": manifest.problem,
+        "state": "approved",
+        "digest": manifest.digest,
+        "previous_digest": previous_digest,
+        "counter": counter,
+        "run_id": "sample",
+        "git_commit": "0" * 40,
+        "dvc_lock_sha256": "0" * 64,
+        "data_range": ("1970-01-01T00:00:00Z", "1970-01-01T00:00:00Z"),
+        "gate": {"outcome": "pass"},
+        "approver": "nobody",
+        "decided_at": "1970-01-01T00:00:00+00:00",
+        "reason": "a sample",
+        "previous_record_sha256": None,
+        "bundle_sha256": files_sha256(files),
+    }
+    return PromotionRecord(**fields | changes)
 
 
 def assemble(

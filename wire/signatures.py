@@ -167,7 +167,7 @@ def parse_revocations(data: bytes, *, source: str) -> dict[str, dict[str, Any]]:
     """Read the content of a ``revoked.json``."""
     try:
         return {str(key): dict(entry) for key, entry in json.loads(data)["revoked"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BundleError(
             f"{source}: not readable as a list of revoked keys ({error})",
             '{"revoked": {"<key id>": {"at": ..., "reason": ...}}}',
@@ -201,7 +201,7 @@ def _key_hint(signature: Path) -> str:
         raise BundleError(f"{signature}: {signature.stat().st_size} bytes", f"at most {MAX_SIGNATURE_BYTES}")
     try:
         hint = json.loads(signature.read_bytes())["verificationMaterial"]["publicKey"]["hint"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BundleError(f"{signature}: not a key-mode signature ({error!r})", "a model-signing bundle") from error
     # Without the hint the library would only print a warning; we want to know whose signature it claims to be.
     if not isinstance(hint, str) or not hint:

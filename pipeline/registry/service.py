@@ -7,14 +7,24 @@ import io
 import tarfile
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from http.client import HTTPException
 from pathlib import Path
 
 import msgspec
 
-from pipeline.errors import PushError
+from pipeline.errors import PushError, RegistryError
+from pipeline.registry import records
+from pipeline.registry.chain import Chain
 from wire import environment, secret_files
-from wire.contracts.policies import COUNTER_HEADER, LivePolicy, Policies, Refusal
+from wire.contracts.policies import (
+    COUNTER_HEADER,
+    RECORD_FILE,
+    RECORD_SIGNATURE_FILE,
+    LivePolicy,
+    Policies,
+    Refusal,
+)
 from wire.contracts.record import PromotionRecord
 
 TIMEOUT_S = 180.0
@@ -44,18 +54,32 @@ def live_policy(url: str, problem: str) -> LivePolicy | None:
 
 
 def push_bundle(url: str, record: PromotionRecord, directory: Path) -> None:
-    """Hand a signed bundle to the service; it must follow the policy that the record names as live before it."""
-    headers = {
-        "Authorization": f"Bearer {push_token()}",
-        "Content-Type": "application/x-tar",
-        COUNTER_HEADER: str(record.counter),
-    }
+    """Hand a signed bundle to the service, with the signed record that promotes it: that, not the token, is the proof.
+
+    It must follow the policy that the record names as live before it.
+    """
+    headers = {"Authorization": f"Bearer {push_token()}", "Content-Type": "application/x-tar"}
     if record.previous_digest is None:
         headers["If-None-Match"] = "*"
     else:
         headers["If-Match"] = f'"{record.previous_digest}"'
     address = _address(url, f"/v1/policies/{record.problem}")
-    _call(urllib.request.Request(address, data=pack(directory), headers=headers, method="PUT"))  # noqa: S310
+    files = {path.name: path.read_bytes() for path in directory.iterdir()} | _proof(record)
+    _call(urllib.request.Request(address, data=pack(files), headers=headers, method="PUT"))  # noqa: S310
+
+
+def _proof(record: PromotionRecord) -> dict[str, bytes]:
+    """Read a record and its signature, as the registry has them."""
+    chain = Chain.open()
+    kept = chain.mirror.files(chain.commit, records.RECORDS) if chain.commit else {}
+    paths = {
+        RECORD_FILE: records.path_of(record.sequence),
+        RECORD_SIGNATURE_FILE: records.signature_path_of(record.sequence),
+    }
+    missing = [path for path in paths.values() if path not in kept]
+    if missing:
+        raise RegistryError(f"{missing[0]} is missing on branch promotions", f"record {record.sequence}, signed")
+    return {name: kept[path] for name, path in paths.items()}
 
 
 def roll_back(url: str, problem: str, *, live_digest: str, counter: int) -> None:
@@ -69,13 +93,12 @@ def roll_back(url: str, problem: str, *, live_digest: str, counter: int) -> None
     _call(urllib.request.Request(address, data=b"", headers=headers, method="POST"))  # noqa: S310
 
 
-def pack(directory: Path) -> bytes:
-    """Pack a bundle into an uncompressed tar: plain names, no owner, no times; equal bundles give equal bytes."""
+def pack(files: Mapping[str, bytes]) -> bytes:
+    """Pack files into an uncompressed tar: plain names, no owner, no times; equal files give equal bytes."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for path in sorted(directory.iterdir()):
-            content = path.read_bytes()
-            member = tarfile.TarInfo(path.name)
+        for name, content in sorted(files.items()):
+            member = tarfile.TarInfo(name)
             member.size, member.mode = len(content), 0o644
             archive.addfile(member, io.BytesIO(content))
     return buffer.getvalue()

@@ -1,35 +1,37 @@
-"""What is live, and the two ways to change it: push and rollback."""
+"""What is live, and the ways to change it: push, rollback, and switching off."""
 
 from __future__ import annotations
 
-import hashlib
-import logging
+import asyncio
 import shutil
+from collections.abc import Awaitable, Callable
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from placement import intake, service
 from placement.api import bodies
 from placement.api.routes import Group
+from placement.audit import Action, AuditLine
 from placement.errors import PlaceRefusedError, PushRefusedError
 from placement.live import Live, Precondition
-from placement.settings import Settings
+from placement.service import Service
+from placement.settings import MIB, Settings
 from sched_env import problems
 from wire.contracts.bundle import Manifest
 from wire.contracts.feature_spec import ProblemName
 from wire.contracts.policies import COUNTER_HEADER, Flipped, LivePolicy, Policies
+from wire.contracts.record import PromotionRecord
+from wire.errors import LoadmasterError
+from wire.secret_files import Role
 
-log = logging.getLogger(__name__)
+Changed = tuple[Live, PromotionRecord | None]
 
 group = Group("policies")
 
-
-_CHANGES = {
-    "If-Match": ('Digest that is live now, in quotes: "sha256:..."', False),
-    COUNTER_HEADER: ("Promotion counter; must be above the last one seen", True),
-}
+_MATCH = {"If-Match": ('Digest that is live now, in quotes: "sha256:..."', False)}
 _FIRST = {"If-None-Match": ("* for the first push of a problem", False)}
+_COUNTER = {COUNTER_HEADER: ("Counter that the flip shall have; without it, the next", False)}
 
 
 @group.route("GET", "/v1/policies", summary="What is live", gives=Policies)
@@ -53,37 +55,40 @@ async def manifest(request: Request) -> Response:
 @group.route(
     "PUT",
     "/v1/policies/{problem}",
-    summary="Push a signed bundle",
+    summary="Push a signed bundle with its signed promotion record",
     takes="application/x-tar",
     gives=Flipped,
-    refuses=(401, 403, 404, 412, 413, 422),
-    headers=_CHANGES | _FIRST,
+    refuses=(400, 401, 403, 404, 408, 412, 413, 422, 500),
+    headers=_MATCH | _FIRST,
     secured=True,
 )
 async def push(request: Request) -> Response:
-    """Take a bundle (tar), verify signature, digests, features, graph and golden vectors, then swap it in atomically.
+    """Take a bundle and the record that promotes it (tar), verify both, try the policy, then swap it in atomically.
 
-    A refused bundle changes nothing and the answer says why.
+    A refused bundle changes nothing and the answer says why. The counter is the record's.
     """
-    running, wanted = service.of(request), bodies.known_problem(request)
-    intake.check_token(request.headers.get("authorization"), running.settings.push_token_file)
-    believed = _precondition(request)
-    if believed is None:
-        raise PushRefusedError("precondition", 412, "no precondition", 'If-Match: "<live digest>" or If-None-Match: *')
-    counter = _counter(request)
-    running.live.check(wanted, believed, counter)  # before the body: a stale client need not send it
-    folder = running.store.staging()
-    try:
-        archive, digest = folder / "body.tar", hashlib.sha256()
-        with archive.open("wb") as file:
-            async for chunk in bodies.chunks(request, running.settings.max_bundle_mib * 1024 * 1024):
-                digest.update(chunk)
-                file.write(chunk)
-        log.info("push: problem=%s counter=%d body sha256=%s", wanted, counter, digest.hexdigest())
-        live = await running.flip(running.live.push, wanted, archive, believed, counter)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return _flipped(running, wanted, live, "push")
+
+    async def change(running: Service, wanted: ProblemName) -> Changed:
+        believed = _precondition(request)
+        if believed is None:
+            expected = 'If-Match: "<live digest>" or If-None-Match: *'
+            raise PushRefusedError("precondition", 412, "no precondition", expected)
+        running.live.check(wanted, believed)  # before the body: a stale client need not send it
+        folder = running.store.staging()
+        try:
+            archive = folder / "body.tar"
+            with archive.open("wb") as file:
+                async for chunk in bodies.chunks(request, running.settings.max_bundle_mib * MIB):
+                    file.write(chunk)
+            return await running.flip(running.live.push, wanted, archive, believed)
+        except ClientDisconnect as error:
+            raise PushRefusedError("archive", 400, "the body broke off", "all of it") from error
+        except OSError as error:
+            raise PushRefusedError("store", 500, f"the body cannot be kept: {error}", "free space") from error
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    return await _audited(request, "push", "push", change)
 
 
 @group.route(
@@ -91,16 +96,67 @@ async def push(request: Request) -> Response:
     "/v1/policies/{problem}/rollback",
     summary="Flip back to the previous policy",
     gives=Flipped,
-    refuses=(401, 403, 404, 412),
-    headers=_CHANGES,
+    refuses=(401, 403, 404, 412, 422, 500),
+    headers=_MATCH | _COUNTER,
     secured=True,
 )
 async def rollback(request: Request) -> Response:
-    """Make the previous policy live again; a flip like any other, so the counter must rise."""
+    """Make the previous policy live again; a flip like any other, so the counter rises.
+
+    While the store cannot be written it happens in memory, and ``degraded`` says so until it is written.
+    """
+
+    async def change(running: Service, wanted: ProblemName) -> Changed:
+        return await running.flip(running.live.rollback, wanted, _precondition(request), _counter(request)), None
+
+    return await _audited(request, "rollback", "rollback", change)
+
+
+@group.route(
+    "DELETE",
+    "/v1/policies/{problem}",
+    summary="Leave a problem to its heuristic",
+    gives=Flipped,
+    refuses=(401, 403, 404, 412, 500),
+    headers=_MATCH,
+    secured=True,
+)
+async def switch_off(request: Request) -> Response:
+    """Let no policy answer; a rollback brings the policy back, and the next promotion puts another in its place."""
+
+    async def change(running: Service, wanted: ProblemName) -> Changed:
+        return await running.flip(running.live.switch_off, wanted, _precondition(request)), None
+
+    return await _audited(request, "switch_off", "rollback", change)
+
+
+async def _audited(
+    request: Request, action: Action, role: Role, change: Callable[[Service, ProblemName], Awaitable[Changed]]
+) -> Response:
+    """Make a change for the holder of a token with the role, and write down who it was, or who wanted it."""
     running, wanted = service.of(request), bodies.known_problem(request)
-    intake.check_token(request.headers.get("authorization"), running.settings.push_token_file)
-    live = await running.flip(running.live.rollback, wanted, _precondition(request), _counter(request))
-    return _flipped(running, wanted, live, "rollback")
+    peer = request.client.host if request.client else "unknown"
+    try:
+        name = intake.check_token(request.headers.get("authorization"), running.settings.push_token_file, role)
+    except PushRefusedError as error:
+        running.audit.stranger(action, wanted, peer, str(error))
+        raise
+    try:
+        live, record = await change(running, wanted)
+    except LoadmasterError as error:
+        live = running.live.get(wanted)
+        counter = live.pointer.counter if live.pointer else None
+        line = AuditLine(action, wanted, peer, name, "refused", live.digest, counter, reason=str(error)[: bodies.LINE])
+        await asyncio.to_thread(running.audit.write, line)
+        raise
+    pointer = live.pointer
+    assert pointer is not None  # noqa: S101  (a flip has just made it)
+    sequence, approver = (record.sequence, record.approver) if record else (None, None)
+    line = AuditLine(action, wanted, peer, name, "done", live.digest, pointer.counter, sequence, approver)
+    await asyncio.to_thread(running.audit.write, line)
+    running.metrics.show_live(wanted, live)
+    running.metrics.flips.labels(wanted, action).inc()
+    return bodies.answer(Flipped(wanted, live.digest, pointer.counter, pointer.loaded_at))
 
 
 def _precondition(request: Request) -> Precondition | None:
@@ -110,10 +166,12 @@ def _precondition(request: Request) -> Precondition | None:
     return Precondition(None) if request.headers.get("if-none-match", "").strip() == "*" else None
 
 
-def _counter(request: Request) -> int:
-    text = request.headers.get(COUNTER_HEADER, "")
-    if not text.isdecimal() or len(text) > 15:
-        raise PushRefusedError("counter", 412, f"{COUNTER_HEADER} is {text!r}", "a whole number that rises")
+def _counter(request: Request) -> int | None:
+    text = request.headers.get(COUNTER_HEADER)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal()) or len(text) > 15:
+        raise PushRefusedError("counter", 412, f"{COUNTER_HEADER} is {text[:40]!r}", "a whole number that rises")
     return int(text)
 
 
@@ -122,10 +180,3 @@ def _describe(live: Live, settings: Settings, problem: ProblemName) -> LivePolic
     if pointer is None:
         return LivePolicy(None, 0, None, None, fallback, live.degraded) if live.degraded else None
     return LivePolicy(live.digest, pointer.counter, pointer.previous_digest, pointer.loaded_at, fallback, live.degraded)
-
-
-def _flipped(running: service.Service, problem: ProblemName, live: Live, kind: str) -> Response:
-    running.metrics.show_live(problem, live)
-    running.metrics.flips.labels(problem, kind).inc()
-    assert live.pointer is not None  # noqa: S101  (a flip has just written it)
-    return bodies.answer(Flipped(problem, live.pointer.digest, live.pointer.counter, live.pointer.loaded_at))

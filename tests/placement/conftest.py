@@ -15,7 +15,7 @@ import httpx
 import msgspec
 import pytest
 import uvicorn
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.testclient import TestClient
 
@@ -24,11 +24,17 @@ from placement.server import config
 from placement.settings import Settings
 from sched_env import problems
 from wire import sample_bundle, signatures
-from wire.contracts.bundle import MANIFEST_FILE, SIGNATURE_FILE, Column, ModelSpec
+from wire.contracts import encode
+from wire.contracts.bundle import MANIFEST_FILE, SIGNATURE_FILE, Column, ModelSpec, Verdict
 from wire.contracts.feature_spec import FeatureSpec
+from wire.contracts.policies import RECORD_FILE, RECORD_SIGNATURE_FILE
+from wire.contracts.record import PromotionRecord
+from wire.errors import ContractError
+from wire.records import RecordSignature
 
-TOKEN = "a-token-for-tests"
+TOKEN = "a-token-for-tests-of-32-characters"
 Files = dict[str, bytes]
+PASSED = Verdict("pass", "a sample")
 
 
 def make_key(folder: Path, name: str) -> tuple[Path, Path]:
@@ -41,13 +47,16 @@ def make_key(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 class Workshop:
-    """Makes bundles as ``promote`` would: signed by a trusted key, or by a stranger's."""
+    """Makes bundles and records as ``promote`` would: signed by a trusted key, or by a stranger's."""
+
+    last: Workshop
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.private, self.public = make_key(folder, "trusted")
         self.stranger, _ = make_key(folder, "stranger")
         self._cache: dict[int, Files] = {}
+        Workshop.last = self
 
     def sign(self, files: Mapping[str, bytes], key: Path | None = None) -> Files:
         scratch = self.folder / f"bundle-{time.monotonic_ns()}"
@@ -60,12 +69,29 @@ class Workshop:
     def sample(self, seed: int) -> Files:
         """Return a signed sample bundle; the same seed gives the same bytes."""
         if seed not in self._cache:
-            self._cache[seed] = self.sign(sample_bundle.build(problems.spec("functions"), seed=seed, hidden=8))
+            spec = problems.spec("functions")
+            self._cache[seed] = self.sign(sample_bundle.build(spec, seed=seed, hidden=8, gate=PASSED))
         return dict(self._cache[seed])
+
+    def proof(self, record: PromotionRecord, key: Path | None = None) -> Files:
+        """Return a record and its signature, as they travel in a push."""
+        private, data = key or self.private, encode(record)
+        loaded = serialization.load_pem_private_key(private.read_bytes(), None)
+        assert isinstance(loaded, ec.EllipticCurvePrivateKey)
+        raw = loaded.sign(data, ec.ECDSA(hashes.SHA256()))
+        signature = RecordSignature.of(signatures.key_id(private.with_suffix(".pub")), raw)
+        return {RECORD_FILE: data, RECORD_SIGNATURE_FILE: encode(signature)}
+
+    def promoted(
+        self, files: Files, *, counter: int, live: str | None, key: Path | None = None, **changes: Any
+    ) -> Files:
+        """Return a bundle with the record that promotes it; ``changes`` replace fields of the record."""
+        record = sample_bundle.record(files, counter=counter, previous_digest=live, **changes)
+        return files | self.proof(record, key)
 
     def around(self, spec: FeatureSpec, policy: bytes, **changes: Any) -> Files:
         """Return a signed bundle around a policy of the test's own."""
-        return self.sign(sample_bundle.assemble(spec, policy, **changes))
+        return self.sign(sample_bundle.assemble(spec, policy, **{"gate": PASSED} | changes))
 
     def trust(self, settings: Settings) -> None:
         settings.trusted_keys_dir.mkdir(parents=True, exist_ok=True)
@@ -93,19 +119,34 @@ def push(
     client: httpx.Client,
     body: Files | bytes,
     *,
-    counter: int,
+    counter: int = 0,
     live: str | None = None,
     token: str | None = TOKEN,
     problem: str = "functions",
     **headers: str,
 ) -> httpx.Response:
-    """Push a bundle the way the pipeline does; ``live`` is the digest believed to be live."""
-    sent = {"X-Loadmaster-Counter": str(counter)}
-    sent |= {"If-None-Match": "*"} if live is None else {"If-Match": f'"{live}"'}
+    """Push a bundle the way the pipeline does; ``live`` is the digest believed to be live.
+
+    Files without a record get the one that promotes them; bytes, and files with one, are sent as they are.
+    """
+    sent = {"If-None-Match": "*"} if live is None else {"If-Match": f'"{live}"'}
     if token is not None:
         sent["Authorization"] = f"Bearer {token}"
-    content = body if isinstance(body, bytes) else tar(body)
-    return client.put(f"/v1/policies/{problem}", content=content, headers=sent | headers)
+    if not isinstance(body, bytes):
+        if RECORD_FILE not in body and MANIFEST_FILE in body:
+            body = promoted(body, counter=counter, live=live)
+        body = tar(body)
+    return client.put(f"/v1/policies/{problem}", content=body, headers=sent | headers)
+
+
+def promoted(files: Files, *, counter: int, live: str | None) -> Files:
+    """Add the record that promotes a bundle; one whose manifest cannot be read gets that of another."""
+    try:
+        return Workshop.last.promoted(files, counter=counter, live=live)
+    except ContractError:
+        whole = Workshop.last.sample(1)
+        added = Workshop.last.promoted(whole, counter=counter, live=live)
+        return files | {name: added[name] for name in (RECORD_FILE, RECORD_SIGNATURE_FILE)}
 
 
 def nodes(count: int, **state: float) -> list[dict[str, Any]]:
@@ -160,6 +201,7 @@ def settings_in(folder: Path, workshop: Workshop) -> Settings:
     )
     workshop.trust(made)
     made.push_token_file.write_text(TOKEN + "\n")
+    made.push_token_file.chmod(0o600)
     return made
 
 
@@ -167,8 +209,8 @@ class Kit:
     """The helpers above, for tests that take one fixture instead of many imports."""
 
     TOKEN, SIGNATURE_FILE = TOKEN, SIGNATURE_FILE
-    digest_of, tar, push, body, nodes, place, flip_byte, running, listening, settings_in = map(
-        staticmethod, (digest_of, tar, push, body, nodes, place, flip_byte, running, listening, settings_in)
+    digest_of, tar, push, promoted, body, nodes, place, flip_byte, running, listening, settings_in = map(
+        staticmethod, (digest_of, tar, push, promoted, body, nodes, place, flip_byte, running, listening, settings_in)
     )
 
 
@@ -214,3 +256,16 @@ def live_client(client: TestClient, workshop: Workshop) -> TestClient:
     answer = push(client, workshop.sample(1), counter=1)
     assert answer.status_code == 200, answer.text
     return client
+
+
+@pytest.fixture
+def within() -> Callable[[Callable[[], bool]], None]:
+    """Wait until something is so, for as long as a busy machine may need."""
+
+    def wait(is_so: Callable[[], bool]) -> None:
+        end = time.monotonic() + 60
+        while not is_so():
+            assert time.monotonic() < end, "it did not become so"
+            time.sleep(0.1)
+
+    return wait

@@ -72,7 +72,7 @@ def test_openapi_describes_every_route_and_contract(shared_live: Any) -> None:
             assert operation["summary"]
             assert operation["description"]
     push = document["paths"]["/v1/policies/{problem}"]["put"]
-    assert [entry["name"] for entry in push["parameters"] if entry["required"]] == ["problem", "X-Loadmaster-Counter"]
+    assert [entry["name"] for entry in push["parameters"] if entry["required"]] == ["problem"]
     assert push["security"] == [{"pushToken": []}]
     assert list(push["requestBody"]["content"]) == ["application/x-tar"]
 

@@ -47,7 +47,7 @@ def test_switched_off_it_writes_nothing(settings: Any, kit: Any) -> None:
 
 
 def test_it_is_rotated_by_size_and_the_oldest_falls_off(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placement.decision_log.MIB", 1000)
+    monkeypatch.setattr("placement.appending.MIB", 1000)
     small = msgspec.structs.replace(settings, log_file_mib=1, log_files=2)
     for first in range(0, 100, 5):
         log = DecisionLog(small, Metrics())
@@ -65,7 +65,6 @@ def test_it_is_rotated_by_size_and_the_oldest_falls_off(settings: Any, monkeypat
 
 def test_lines_that_cannot_be_written_are_counted_and_decisions_go_on(settings: Any, kit: Any) -> None:
     with kit.running(settings) as client:
-        settings.log_dir.rmdir()
         settings.log_dir.write_text("in the way")
         assert kit.place(client).status_code == 200
         for _ in range(200):

@@ -139,7 +139,7 @@ def test_every_answer_during_a_swap_comes_from_one_of_the_two(settings: Any, wor
 def test_tar_of_the_folder_itself_is_accepted(client: Any, workshop: Any, kit: Any, tmp_path: Path) -> None:
     folder = tmp_path / "bundle"
     folder.mkdir()
-    for name, data in workshop.sample(1).items():
+    for name, data in kit.promoted(workshop.sample(1), counter=1, live=None).items():
         (folder / name).write_bytes(data)
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:

@@ -21,7 +21,7 @@ def decode(data: bytes, kind: type[Document], *, source: str) -> Document:
     """Decode JSON strictly; the error names the source, the path inside the document and the reason."""
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ContractError(f"{source}: {error}", f"a {kind.__name__} document (docs/contracts/)") from error
 
 

@@ -11,7 +11,11 @@ import msgspec
 from wire.contracts.feature_spec import ProblemName
 
 COUNTER_HEADER = "X-Loadmaster-Counter"
-"""Header of a push or a rollback: the promotion's counter, which must be above every one seen."""
+"""Header of a rollback: the counter that the flip shall have. A push has no such header: the signed record says it."""
+
+RECORD_FILE, RECORD_SIGNATURE_FILE = "record.json", "record.sig"
+"""In the archive of a push, beside the bundle's own files: the promotion record and its signature, as the registry has
+them. They are the proof that this bundle passed the gate and that a person approved it, as this flip."""
 
 
 class LivePolicy(msgspec.Struct, frozen=True):
@@ -36,10 +40,11 @@ class Policies(msgspec.Struct, frozen=True):
 
 
 class Flipped(msgspec.Struct, frozen=True):
-    """Answer of a push or a rollback."""
+    """Answer of a push, a rollback, or switching off."""
 
     problem: ProblemName
-    digest: str
+    digest: str | None
+    """What answers now; null for the heuristic."""
     counter: int
     loaded_at: str
 

@@ -26,9 +26,10 @@ from pipeline.registry.chain import ANCHOR, Chain
 from pipeline.registry.dvc_objects import members, object_path, outputs
 from pipeline.registry.git import Repository
 from pipeline.registry.records import path_of, signature_path_of
+from wire import records as wire_records
 from wire import signatures
 from wire.contracts import encode
-from wire.contracts.policies import Policies
+from wire.contracts.policies import RECORD_FILE, RECORD_SIGNATURE_FILE, Policies
 from wire.contracts.record import PromotionRecord, record_sha256
 
 STAGES = """
@@ -198,11 +199,16 @@ class FakeService:
             return 412, {"error": "something is live"}
         if "If-Match" in headers and (not live or headers["If-Match"] != f'"{live["digest"]}"'):
             return 412, {"error": "another policy is live"}
-        counter = int(headers["X-Loadmaster-Counter"])
-        if live and counter <= int(str(live["counter"])):
-            return 412, {"error": "counter already seen"}
         with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=io.BytesIO(body), mode="r:") as archive:
             archive.extractall(folder, filter="data")
+            proof = [Path(folder, name) for name in (RECORD_FILE, RECORD_SIGNATURE_FILE)]
+            record, signature = (path.read_bytes() for path in proof)
+            wire_records.verify(record, signature, signatures.trusted(keys / "trusted"), source=RECORD_FILE)
+            counter = int(json.loads(record)["counter"])
+            if live and counter <= int(str(live["counter"])):
+                return 412, {"error": "counter already seen"}
+            for path in proof:
+                path.unlink()
             signatures.verify(Path(folder), keys / "trusted", keys / "revoked.json")
             digest = json.loads(Path(folder, "manifest.json").read_text())["digest"]
         entry: dict[str, object] = {
