@@ -1,7 +1,8 @@
 """Stage ``validate``: nothing is trained on windows that a person would not sign for.
 
-Writes ``verdict.json``, the Data Docs and ``request_mix.json`` (the last accepted day); an error stops the pipeline
-with table, rule, count and example rows, warnings let it go on and are shown in the gate's report.
+Writes ``index.html`` (every rule and what came of it), ``verdict.json``, the Data Docs and ``request_mix.json`` (the
+last accepted day); an error stops the pipeline with table, rule, count and example rows, warnings let it go on and are
+shown in the gate's report.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from wire.errors import ContractError, run_cli
 if TYPE_CHECKING:
     import pandas as pd
 
+PAGE = "index.html"
+
 
 def validate(
     windows: Path,
@@ -44,13 +47,15 @@ def validate(
 
     Args:
         windows: Folder of window tables.
-        out: Folder for ``verdict.json``, ``docs/`` and ``request_mix.json``; replaced.
+        out: Folder for ``index.html``, ``verdict.json``, ``docs/`` and ``request_mix.json``; replaced.
         config: Thresholds.
         accepted: The last day that was accepted before.
         since: First day that was asked for; it must be there.
         until: Last day that was asked for; the windows must reach its end.
     """
-    from pipeline.validate import cross
+    from pipeline.validate import cross, plausible
+    from pipeline.validate.page import render
+    from pipeline.validate.rules import over_tables
     from pipeline.validate.suites import Suites
     from pipeline.windows import days_of
 
@@ -62,6 +67,7 @@ def validate(
     mixes: dict[str, drift.Mix] = {}
     seen: dict[str, dict[str, pd.DatetimeIndex]] = {}
     checks, last_window = 0, None
+    clocks = plausible.Clocks()
     with Progress("validate", len(days), "day") as progress:
         for day in days:
             tables = {table: _read(windows, table, day) for table in TABLES}
@@ -72,16 +78,19 @@ def validate(
                     checks += tried
                     findings += found
             findings += cross.check_day(day, tables, config)
-            checks += cross.DAY_CHECKS
+            findings += plausible.check_day(day, tables, config)
+            clocks.add(tables)
+            checks += cross.DAY_CHECKS + plausible.DAY_CHECKS
             mixes[day] = drift.mix_of(tables["functions"])
             seen[day] = cross.windows_by_cluster(tables["nodes"])
             newest = [rows["window_start"].max() for name, rows in tables.items() if len(rows) and name != "quarantine"]
             last_window = max([time.to_pydatetime() for time in newest], default=last_window)
             progress.add(rows=sum(counts[day].values()), pieces=1)
     findings += cross.check_range(cross.Found(counts, seen, last_window), (since, until), config)
+    findings += clocks.check()
     drifting = list(drift.check_drift(mixes, before, config))
     findings += drifting
-    checks += cross.RANGE_CHECKS + len(days)
+    checks += cross.RANGE_CHECKS + plausible.RANGE_CHECKS + len(days)
     errors = [str(finding) for finding in findings if finding.severity == "error"]
     verdict = Verdict(
         passed=not errors,
@@ -98,6 +107,8 @@ def validate(
     now = drift.newly_accepted(mixes, before) if verdict.passed else before
     with replaced_folder(out) as folder:
         suites.build_docs(folder / "docs")
+        page = render(verdict, [*over_tables(config), *suites.rules()])
+        write_atomic(folder / PAGE, page.encode())
         write_atomic(folder / "verdict.json", msgspec.json.format(msgspec.json.encode(verdict), indent=2) + b"\n")
         write_atomic(folder / drift.ACCEPTED_NOW, drift.document(now))
     return verdict
@@ -150,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise DataError(
             f"validation of {verdict.first} to {verdict.last} failed:\n  " + "\n  ".join(verdict.errors) + "\n",
             f"no error in {verdict.checks} checks",
-            f"see {args.out / 'docs' / 'index.html'}; nothing was trained",
+            f"see {args.out / PAGE}; nothing was trained",
         )
     sys.stdout.write(
         f"{verdict.first} to {verdict.last}: passed {verdict.checks} checks, {len(verdict.warnings)} warnings\n"

@@ -26,6 +26,10 @@ class ValidateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Total variation (0..1) between the request mix of a day and of the last accepted day; weekends reach 0.2."""
     drift_fail: float = 0.9
     """Above this hardly a request is of the same kind: another cluster's data, or renamed functions."""
+    functions_warn: int = 2_000
+    """Functions of a cluster and day above which a label probably holds what has no end: paths, users, ids."""
+    functions_fail: int = 20_000
+    """More than anybody has written; what is learned of each would be nothing."""
     stale_minutes: float = 30.0
     """How long before the end of the asked range (``data.to``) the last window may end."""
     max_age_hours: float | None = None
@@ -48,6 +52,11 @@ class ValidateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name in ("missing_windows_fail", "broken_links_fail"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"validate.{name} is {getattr(self, name)}", "a share, 0..1")
+        if not 0 <= self.functions_warn <= self.functions_fail:
+            raise ConfigError(
+                f"validate.functions_warn is {self.functions_warn} and validate.functions_fail {self.functions_fail}",
+                "the first not above the second",
+            )
         for name in ("stale_minutes", "max_age_hours", "examples"):
             if not (getattr(self, name) or 0) >= 0:
                 raise ConfigError(f"validate.{name} is {getattr(self, name)}", "at least 0")

@@ -23,6 +23,8 @@ class Finding(msgspec.Struct, frozen=True):
     """What was found and what was expected, for people."""
     examples: list[dict[str, object]] = []
     """A few of the rows."""
+    about: str = ""
+    """What tells rules of one name apart: the arguments of an expectation."""
 
     def __str__(self) -> str:
         """Write it in one line."""

@@ -1,0 +1,113 @@
+"""What breaks no rule of a table and yet can hardly be: wrong units, names without end, clocks in another zone.
+
+Nothing is put right here, for each may be true after all: it is said, and too much of it stops the night.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from pipeline.contracts.windows import WINDOW_SECONDS
+from pipeline.validate.config import ValidateConfig
+from pipeline.validate.verdict import Finding, Severity
+
+DAY_CHECKS = 3
+RANGE_CHECKS = 1
+MUCH_LONGER = 300.0
+"""Responses this many times their standard are milliseconds taken for seconds (1,000), not a busy cluster."""
+AT_ONCE = 100.0
+"""A pod that would answer more requests than this at a time, all day, is no pod that we know."""
+ZONE_S, LARGEST_ZONE_S, CLOSE_S = 1800.0, 14 * 3600.0, 600.0
+"""Zones differ by half hours, up to fourteen; windows at both ends may be missing."""
+
+Ends = dict[str, tuple[pd.Timestamp, pd.Timestamp]]
+
+
+def check_day(day: str, tables: dict[str, pd.DataFrame], config: ValidateConfig) -> Iterator[Finding]:
+    """Look at one day."""
+    yield from _responses(day, tables["functions"], config)
+    yield from _at_once(day, tables["functions"], tables["pods"], config)
+    yield from _names(day, tables["functions"], config)
+
+
+def _responses(day: str, functions: pd.DataFrame, config: ValidateConfig) -> Iterator[Finding]:
+    known = functions[(functions["requests"] > 0) & (functions["standard_response_s"] > 0)]
+    ratio = known["response_mean_s"] / known["standard_response_s"]
+    usual = ratio.groupby([known["cluster"], known["function"]]).median()
+    long = usual[usual > MUCH_LONGER]
+    if len(long):
+        requests = known.groupby(["cluster", "function"])["requests"].sum()
+        share = float(requests[long.index].sum() / requests.sum())
+        message = f"responses are {MUCH_LONGER:g} times their standard or more all day: milliseconds taken for seconds?"
+        examples = _examples(long, "times_standard", config)
+        severity: Severity = "error" if share > config.broken_links_fail else "warning"
+        yield Finding(severity, "functions", "response_unit", day, len(long), message, examples)
+
+
+def _at_once(day: str, functions: pd.DataFrame, pods: pd.DataFrame, config: ValidateConfig) -> Iterator[Finding]:
+    key = ["cluster", "function", "window_start"]
+    there = pods.groupby(key)["present_ratio"].sum().rename("pods").reset_index()
+    rows = functions[[*key, "requests", "response_mean_s"]].merge(there[there["pods"] > 0], on=key)
+    at_once = rows["requests"] * rows["response_mean_s"] / WINDOW_SECONDS / rows["pods"]
+    usual = at_once.groupby([rows["cluster"], rows["function"]]).median()
+    many = usual[usual > AT_ONCE]
+    if len(many):
+        message = f"each pod would answer more than {AT_ONCE:g} requests at a time: durations in milliseconds?"
+        examples = _examples(many, "at_once", config)
+        yield Finding("warning", "functions", "requests_at_once", day, len(many), message, examples)
+
+
+def _examples(found: pd.Series, name: str, config: ValidateConfig) -> list[dict[str, object]]:
+    """Show the first of what is known by cluster and function."""
+    rows = found.round().rename(name).head(config.examples).reset_index().to_dict("records")
+    return [{str(column): value for column, value in row.items()} for row in rows]
+
+
+def _names(day: str, functions: pd.DataFrame, config: ValidateConfig) -> Iterator[Finding]:
+    for cluster, mine in functions.groupby("cluster"):
+        names = mine["function"].nunique()
+        if names > config.functions_warn:
+            severity: Severity = "error" if names > config.functions_fail else "warning"
+            message = f"{cluster}: {names:,} functions in a day; does a label hold paths, users or ids?"
+            examples: list[dict[str, object]] = [
+                {"function": name} for name in sorted(mine["function"].unique())[: config.examples]
+            ]
+            yield Finding(severity, "functions", "names_without_end", day, names, message, examples)
+
+
+@dataclass
+class Clocks:
+    """First and last window of what each cluster's parts tell, gathered day by day."""
+
+    nodes: dict[str, Ends] = field(default_factory=dict)
+    """By cluster, by node."""
+    requests: dict[str, Ends] = field(default_factory=dict)
+    """By cluster; of all its functions together."""
+
+    def add(self, tables: dict[str, pd.DataFrame]) -> None:
+        """Take a day in."""
+        asked = tables["functions"][tables["functions"]["requests"] > 0].assign(function="requests")
+        for into, rows, name in ((self.nodes, tables["nodes"], "node"), (self.requests, asked, "function")):
+            for (cluster, thing), times in rows.groupby(["cluster", name])["window_start"]:
+                ends = into.setdefault(str(cluster), {})
+                first, last = ends.get(str(thing), (times.min(), times.max()))
+                ends[str(thing)] = (min(first, times.min()), max(last, times.max()))
+
+    def check(self) -> Iterator[Finding]:
+        """Find nodes, and logs of requests, that begin and end by the same half hours apart from the rest."""
+        for cluster, nodes in self.nodes.items():
+            usual = pd.Series([ends[0] for ends in nodes.values()]).median()
+            last = pd.Series([ends[1] for ends in nodes.values()]).median()
+            told = {**nodes, **self.requests.get(cluster, {})}
+            for thing, ends in told.items():
+                early, late = (ends[0] - usual).total_seconds(), (ends[1] - last).total_seconds()
+                zone = round(early / ZONE_S) * ZONE_S
+                near = max(abs(early - zone), abs(late - zone)) <= CLOSE_S
+                if zone and near and abs(zone) <= LARGEST_ZONE_S:
+                    message = (
+                        f"{cluster}: {thing} begin and end {zone / 3600:+g} h beside the rest: a clock in another zone?"
+                    )
+                    yield Finding("warning", "nodes", "other_zone", "", 1, message)
