@@ -47,6 +47,7 @@ VERBS: Table = {
     },
     "to try and to check": {
         "run": ("pipeline.local.__main__:main", "the whole night on this machine, with Airflow and the service"),
+        "doctor": ("pipeline.doctor:main", "a first look at a Prometheus: what is there, what is missing"),
         "rollout": ("sched_env.rollout:main", "run a policy or a heuristic on a scenario"),
         "bundle": ("wire.bundle:main", "check a policy bundle"),
         "backtest": ("pipeline.backtest:main", "compare what was promised with what was measured"),
