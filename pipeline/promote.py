@@ -178,6 +178,12 @@ def _check_still_valid(chain: Chain, case: Case, given: Answer) -> None:
         )
     if live is not None and live.digest == asked.digest:
         raise RegistryError(f"{asked.digest} is live already (record {live.sequence})", "another bundle")
+    if (given.digest, given.report_sha256) != (asked.digest, asked.report_sha256):
+        raise RegistryError(
+            f"{given.person_name} answered about {given.digest} and another report",
+            f"an answer about {asked.digest}",
+            "nothing was recorded; clear the approve task: it asks again",
+        )
     _refuse_used(chain, given)
     if (once := records.spent(asked.run_id, chain.of(asked.problem))) is not None:
         raise RegistryError(

@@ -34,11 +34,12 @@ def stale_lock(message: str) -> str:
     found = _LOCK.search(message)
     if found is None:
         return ""
+    path = Path(found[1])
     try:
-        age_s = time.time() - Path(found[1]).stat().st_mtime
+        age_s = time.time() - path.stat().st_mtime
     except OSError:
         return ""  # It went meanwhile: not stale.
-    return f"{found[1]} has been there for {age_s:.0f} s"
+    return f"{path} has been there for {age_s:.0f} s"
 
 
 class Repository:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +49,16 @@ def sign(private: Path | str, data: bytes) -> bytes:
         return signature
     import PyKCS11
 
-    token = _token(private)
-    mechanism = PyKCS11.Mechanism(PyKCS11.CKM_ECDSA, None)
-    raw = bytes(token.session.sign(token._private_key, hashlib.sha256(data).digest(), mecha=mechanism))
+    mechanism, digest = PyKCS11.Mechanism(PyKCS11.CKM_ECDSA, None), hashlib.sha256(data).digest()
+    with _token(private) as token:
+        raw = bytes(token.session.sign(token._private_key, digest, mecha=mechanism))
     half = len(raw) // 2
     return utils.encode_dss_signature(int.from_bytes(raw[:half], "big"), int.from_bytes(raw[half:], "big"))
 
 
-@functools.cache
-def _token(uri: str) -> Any:
-    """Log in to the token that holds a key; the session stays open for as long as we run."""
+@contextmanager
+def _token(uri: str) -> Iterator[Any]:
+    """Log in to the token that holds a key, for one use: a process logs in once, and what signs bundles does too."""
     from cryptography.hazmat.primitives.asymmetric import ec
 
     try:
@@ -66,17 +68,28 @@ def _token(uri: str) -> Any:
         raise RegistryError(
             f"a key in a token cannot be used: {error}", "the package pykcs11", "pip install 'loadmaster[pkcs11]'"
         ) from error
+    place = uri.split("?", maxsplit=1)[0]  # without the PIN
     try:
         token = Signer(uri)
     except Exception as error:  # whatever module, token and PIN make the library raise
-        place = uri.split("?", maxsplit=1)[0]  # without the PIN
         raise RegistryError(
             f"{place}: {type(error).__name__}: {error}", "pkcs11:token=…;object=…?module-path=…&pin-source=file:…"
         ) from error
-    key = token.public_key()  # type: ignore[no-untyped-call]
-    if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1":
-        raise RegistryError(f"{uri.split('?', maxsplit=1)[0]}: not a key on NIST P-256", "EC:prime256v1")
-    return token
+    try:
+        key = token.public_key()  # type: ignore[no-untyped-call]
+        if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1":
+            raise RegistryError(f"{place}: not a key on NIST P-256", "EC:prime256v1")
+        yield token
+    finally:
+        if token.session is not None:
+            token.session.closeSession()
+        token.session = None
+
+
+@functools.cache
+def _public_in_token(uri: str) -> Any:
+    with _token(uri) as token:
+        return token.public_key()
 
 
 def public_pem(private: Path | str) -> bytes:
@@ -93,6 +106,6 @@ def _public(private: Path | str, *, pem: bool) -> bytes:
     from cryptography.hazmat.primitives import serialization
 
     encoding = serialization.Encoding.PEM if pem else serialization.Encoding.DER
-    holder = load_private(private) if isinstance(private, Path) else _token(private)
-    public: bytes = holder.public_key().public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)
+    key = load_private(private).public_key() if isinstance(private, Path) else _public_in_token(private)
+    public: bytes = key.public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)
     return public

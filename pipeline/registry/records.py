@@ -138,7 +138,8 @@ def _rewritten(files: Mapping[str, bytes], revoked: Mapping[str, Mapping[str, An
         sequence, sha256 = last_good(entry)
         data = files.get(path_of(sequence))
         if data is not None and hashlib.sha256(data).hexdigest() != sha256:
-            yield Finding(path_of(sequence), f"not the one that was newest at the {entry.get('by')} of key {key[:12]}")
+            how = "retired" if entry.get("by") == "retirement" else "revoked"
+            yield Finding(path_of(sequence), f"not the one that was newest when key {key[:12]} was {how}")
 
 
 def last_good(entry: Mapping[str, Any]) -> tuple[int, str]:
@@ -231,6 +232,8 @@ def _undecided(record: PromotionRecord, before: list[PromotionRecord]) -> Iterat
         yield "the answer was about another report"
     if (used := answered_before(answer.id, before)) is not None:
         yield f"its answer was used before, by record {used.sequence}"
+    if record.kind == "promotion" and record.rules_off != (record.gate.get("rules_off") or {}):
+        yield "names other rules as switched off than the gate's report"
     if record.state == "approved" and record.kind == "promotion":
         mine = [other for other in before if other.problem == record.problem]
         if (once := spent(record.run_id, mine)) is not None:

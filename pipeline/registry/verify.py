@@ -42,7 +42,7 @@ def verify(url: str | None = None) -> tuple[Chain | None, list[Finding]]:
     except RegistryError as error:
         return None, [Finding(places.registry_remote(), error.found)]
     findings += faults
-    parts: list[Callable[[Chain], Iterator[Finding]]] = [verify_store.findings]
+    parts: list[Callable[[Chain], Iterator[Finding]]] = [verify_store.findings, verify_runs.verdicts]
     if chain.commit is not None:
         parts = [
             _branch_history,
@@ -78,21 +78,23 @@ def _behind(chain: Chain, url: str) -> Iterator[Finding]:
 
 def _keys() -> Iterator[Finding]:
     """Check the key folders of this machine."""
-    for folder in (signing.trusted_folder(), signing.retired_folder()):
-        for key, path in signatures.trusted(folder).items():
-            if path.stem != key:
-                yield Finding(str(path), f"holds key {key[:12]}: replaced by another key")
     revoked = signatures.revocations(signing.revoked_file())
     trusted = signatures.trusted(signing.trusted_folder())
-    for key in sorted(trusted.keys() & revoked.keys()):
-        yield Finding(str(trusted[key]), "revoked, and still among the trusted keys")
+    for folder in (signing.trusted_folder(), signing.retired_folder()):
+        for path in sorted(folder.glob("*.pub")):
+            key = signatures.key_id(path)
+            if path.stem != key:
+                yield Finding(str(path), f"holds key {key[:12]}: replaced by another key")
+            elif folder == signing.retired_folder():
+                continue
+            elif key in revoked:
+                yield Finding(str(path), "revoked, and still among the trusted keys")
+            elif key not in trusted:
+                yield Finding(str(path), "dropped here: the list of trusted keys does not name it")
     if len(trusted) > signing.VALID_AT_ONCE:
         yield Finding(
             str(signing.trusted_folder()), f"{len(trusted)} keys are trusted, {signing.VALID_AT_ONCE} at most"
         )
-    for path in sorted(signing.trusted_folder().glob("*.pub")):
-        if path not in trusted.values():
-            yield Finding(str(path), "dropped here: the list of trusted keys does not name it, so it is not trusted")
     private = str(signing.private_path()).split("?")[0]
     if signing.has_private_key():
         try:

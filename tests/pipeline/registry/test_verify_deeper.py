@@ -259,7 +259,7 @@ TAMPERING: dict[str, tuple[Callable[[Attack], object], str, str]] = {
     "revocation taken back everywhere": (withdraw_revocation, "revoked.json", "was revoked"),
     "retired key listed as trusted": (retired_key_listed_as_trusted, "keys/trusted.json", "not trusted here"),
     "stranger's key trusted": (
-        stranger_trusted, "keys/trusted", "never published"
+        stranger_trusted, "keys/trusted", "dropped here"
     ),
     "list of trusted keys garbled": (
         lambda a: a.add_commit({"keys/trusted.json": b"{}"}), "keys/trusted.json", "not a list of keys"
