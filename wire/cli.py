@@ -49,6 +49,7 @@ VERBS: Table = {
         "run": ("pipeline.local.__main__:main", "the whole night on this machine, with Airflow and the service"),
         "doctor": ("pipeline.doctor:main", "a first look at a Prometheus: what is there, what is missing"),
         "rollout": ("sched_env.rollout:main", "run a policy or a heuristic on a scenario"),
+        "tune": ("pipeline.tune:main", "search an algorithm's settings, stopping bad trials early"),
         "bundle": ("wire.bundle:main", "check a policy bundle"),
         "backtest": ("pipeline.backtest:main", "compare what was promised with what was measured"),
         "calibrate": ("sched_env.functions.calibration:main", "measure the reward bounds of a functions scenario"),
