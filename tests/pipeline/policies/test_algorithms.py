@@ -6,10 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sb3_contrib import MaskablePPO
+from stable_baselines3.common.type_aliases import DictReplayBufferSamples
 
 from pipeline.policies import algorithms
 from pipeline.policies.dqn import MaskedDQN, QScorer
-from pipeline.policies.off_policy import EPSILON, mask_of, masked, random_feasible
+from pipeline.policies.off_policy import EPSILON, masked, random_feasible
 from pipeline.policies.onnx_graph import draw
 from pipeline.policies.qmix import Mixer, QMix
 from pipeline.policies.sac import DiscreteSAC
@@ -137,17 +138,32 @@ def test_epsilon_falls_as_vmagents():
     assert EPSILON(1 - 0.125) == pytest.approx(0.7)
 
 
-def test_a_target_never_looks_at_an_infeasible_action(env):
-    """An infeasible candidate with a huge value must not reach the targets of either network."""
-    model = MaskedDQN("MultiInputPolicy", env, learning_starts=8, buffer_size=200, seed=0, gamma=0.5)
-    model.learn(64)
-    batch = model.replay_buffer.sample(64)
-    mask = mask_of(batch.next_observations)
-    assert not mask.all()
-    loud = torch.where(mask, torch.zeros(()), torch.full((), 1e6))
-    assert (masked(loud, batch.next_observations).amax(dim=1)[mask.any(dim=1)] == 0).all()
-    drawn = random_feasible(masked(loud, batch.next_observations))
-    assert mask.gather(1, drawn.unsqueeze(1))[mask.any(dim=1)].all()
+class Loud(torch.nn.Module):
+    """Action values that are worth nothing, but for infeasible ones, which shout."""
+
+    def __init__(self):
+        super().__init__()
+        self.worth = torch.nn.Parameter(torch.zeros(()))
+
+    def forward(self, observation):
+        return torch.where(observation["mask"].bool(), self.worth, torch.full((), 1e6))
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_a_target_never_looks_at_an_infeasible_action(env, double):
+    model = MaskedDQN("MultiInputPolicy", env, learning_starts=8, buffer_size=200, seed=0, double=double)
+    model.learn(32)
+    seen = tensors(8, 6, 1)
+    assert not seen["mask"].all()
+    nothing = torch.zeros(8, 1)
+    batch = DictReplayBufferSamples(seen, nothing.long(), seen, nothing, nothing)
+    model.replay_buffer.sample = lambda *_given, **_named: batch
+    model.q_net = model.q_net_target = Loud()
+    model.policy.optimizer = torch.optim.SGD(model.q_net.parameters(), lr=0.1)
+    model.train(1)
+    assert model.logger.name_to_value["train/loss"] == 0.0
+    drawn = random_feasible(masked(model.q_net(seen), seen))
+    assert seen["mask"].gather(1, drawn.unsqueeze(1)).all()
 
 
 @pytest.mark.parametrize("algorithm", algorithms.ALGORITHMS)
