@@ -107,10 +107,10 @@ def run(case: Case, path: Path) -> dict[str, Any]:
     trace = case.read(path) if case.read else path
     began = time.process_time()
     env = make_vec(case.scenario, 1, trace=trace, **case.keys)
-    if env.problem.bound is None:
+    metric = env.problem.bound_metric(env.scenario)
+    if metric is None:
         raise ConfigError(f"{env.problem.name} has no bound", "a problem with one: the table is about the way to it")
-    limits = env.problem.bound.of_starts(env, case.starts)
-    metric = env.problem.bound.metric(env.scenario)
+    limits = env.problem.simulation().bounds(env, case.starts)
     sign = env.problem.better(metric)
     result: dict[str, Any] = {
         "metric": metric,

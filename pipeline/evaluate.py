@@ -100,10 +100,9 @@ def episodes(data: Workload, policies: dict[str, tuple[str, Policy]], config: Ev
 
 def _bounds(data: Workload, starts: Rows) -> list[float | None]:
     """Return what no policy can beat from each start; nothing at all where it is not known for all of them."""
-    bound = problems.get(data.problem).bound
-    if bound is None:
-        return []
-    limits = bound.of_starts(make_vec(data.scenario, 1, trace=data.trace), starts.tolist())
+    limits = (
+        problems.get(data.problem).simulation().bounds(make_vec(data.scenario, 1, trace=data.trace), starts.tolist())
+    )
     return [] if None in limits else limits
 
 
@@ -116,9 +115,9 @@ def terms(data: Workload) -> Terms:
         scenario=loaded.name,
         primary_metric=primary,
         higher_is_better=value.better(primary) > 0,
-        bound_metric=value.bound.metric(loaded) if value.bound else None,
+        bound_metric=value.bound_metric(loaded),
         fallback=value.fallback,
-        guardrails=list(value.guardrails),
+        guardrails=list(value.guardrails(loaded)),
     )
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sched_env import problems
 
 if TYPE_CHECKING:
-    from sched_env.problem import BatchRule, Columns, Row
+    from sched_env.observation import Columns, Mask, Row, Scores
+    from sched_env.problem import BatchRule
     from sched_env.vector import PlacementVectorEnv
 
 RANDOM_FEASIBLE = "random_feasible"
@@ -26,9 +26,9 @@ def score(
     name: str,
     candidates: Columns,
     request: Row,
-    mask: NDArray[np.bool_],
+    mask: Mask,
     rng: np.random.Generator | None = None,
-) -> NDArray[np.float64]:
+) -> Scores:
     """Score every candidate, higher is better; infeasible ones get -inf, ties go to the lowest index.
 
     Args:
@@ -53,4 +53,4 @@ def batch(name: str, env: PlacementVectorEnv, seed: int = 0) -> BatchRule:
         from sched_env.random_feasible import RandomFeasible
 
         return RandomFeasible(env, seed)
-    return env.problem.batch(name, env, seed)
+    return env.problem.simulation().batch(name, env, seed)

@@ -14,6 +14,12 @@ from numpy.typing import NDArray
 
 Fields = Mapping[str, tuple[str, float]]
 """Raw field -> (unit, default when the live source has none)."""
+Columns = Mapping[str, NDArray[Any]]
+"""Raw state: a column a field, a row a candidate."""
+Row = Mapping[str, float]
+"""Raw request."""
+Mask = NDArray[np.bool_]
+Scores = NDArray[np.float64]
 
 
 class Observation(NamedTuple):
@@ -27,7 +33,7 @@ class Observation(NamedTuple):
     """[C]: which candidates are feasible."""
 
 
-def columns(fields: Fields, values: Mapping[str, NDArray[Any]]) -> list[NDArray[np.float64]]:
+def columns(fields: Fields, values: Columns) -> list[NDArray[np.float64]]:
     """Return the named columns in the order of ``fields``, as float64, missing ones filled with their default."""
     count = next((len(column) for column in values.values()), 0)
     return [
@@ -36,6 +42,6 @@ def columns(fields: Fields, values: Mapping[str, NDArray[Any]]) -> list[NDArray[
     ]
 
 
-def scalars(fields: Fields, values: Mapping[str, float]) -> list[float]:
+def scalars(fields: Fields, values: Row) -> list[float]:
     """Return the named values in the order of ``fields``, missing ones replaced by their default."""
     return [float(values.get(name, default)) for name, (_, default) in fields.items()]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.observation import Fields, Observation
+from sched_env.observation import Columns, Fields, Mask, Observation, Row, Scores
 from sched_env.scenarios import Scenario
 from wire.contracts.feature_spec import FeatureSpec
 from wire.errors import ConfigError, legal
@@ -33,9 +33,7 @@ SHEET_METRICS: Mapping[str, int] = {
 }
 """Metrics of every problem that have a better side."""
 
-Columns = Mapping[str, NDArray[Any]]
-Row = Mapping[str, float]
-Score = Callable[[str, Columns, Row, NDArray[np.bool_]], NDArray[np.float64]]
+Score = Callable[[str, Columns, Row, Mask], Scores]
 
 
 class BatchRule(Protocol):
@@ -45,13 +43,15 @@ class BatchRule(Protocol):
         """Choose an action for each environment's present request; fill ``scores`` [B, C] too when it is given."""
 
 
-class Bound(NamedTuple):
-    """What no policy can beat."""
+class Simulation(NamedTuple):
+    """The parts of a problem that are compiled or large."""
 
-    metric: Callable[[Scenario], str]
-    """The metric it is stated in; where that is not the primary one, no share of a gap is ever computed."""
-    of_starts: Callable[[PlacementVectorEnv, Sequence[int]], list[float | None]]
-    """The bound of an episode from each start; None: none is known."""
+    make: Callable[..., PlacementVectorEnv]
+    """``make(scenario, num_envs, *, seed, trace, copy)``: many environments at once."""
+    batch: Callable[[str, Any, int], BatchRule]
+    """A rule bound to a vector environment, compiled."""
+    bounds: Callable[[PlacementVectorEnv, Sequence[int]], list[float | None]]
+    """What no policy can beat, in an episode from each start; None: none is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,13 +82,12 @@ class Problem:
     """The metric it is judged by: the same for training, gate and bound."""
     metrics: Mapping[str, int] = field(default_factory=dict)
     """Its own metrics that have a better side -> ``HIGHER`` or ``LOWER``; those of ``SHEET_METRICS`` are added."""
-    guardrails: tuple[str, ...] = ()
-    """Metrics of its own that may not get worse, beside those of every problem (``pipeline.gate.config``)."""
-    make: Callable[..., PlacementVectorEnv]
-    """``make(scenario, num_envs, *, seed, trace, copy)``: many environments at once."""
-    batch: Callable[[str, Any, int], BatchRule]
-    """A rule bound to a vector environment, compiled."""
-    bound: Bound | None = None
+    guardrails: Callable[[Scenario], tuple[str, ...]] = lambda _: ()
+    """Metrics that may not get worse, beside those of every problem (``pipeline.gate.config``)."""
+    bound_metric: Callable[[Scenario], str | None]
+    """The metric its bound is stated in, None where none is known; no gap is ever computed across metrics."""
+    simulation: Callable[[], Simulation]
+    """Imports the rest when it is needed, by an import statement: closures must see what belongs to a problem."""
     environments: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Gymnasium id -> (``module:class``, scenario)."""
 

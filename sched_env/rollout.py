@@ -172,7 +172,7 @@ def _episode(env: PlacementVectorEnv, b: int, waits: Sequence[float], decision_u
 
 def _bounds(env: PlacementVectorEnv, starts: Sequence[int]) -> list[float | None]:
     """Return what no policy could beat from each start; None where nothing is known."""
-    return env.problem.bound.of_starts(env, starts) if env.problem.bound else [None] * len(starts)
+    return env.problem.simulation().bounds(env, starts)
 
 
 def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
@@ -242,7 +242,7 @@ def run(options: argparse.Namespace) -> int:
         **summarise(
             results,
             primary=(primary, problem.better(primary)),
-            bound_metric=problem.bound.metric(loaded) if options.bound and problem.bound else None,
+            bound_metric=problem.bound_metric(loaded) if options.bound else None,
             best_heuristic=best,
         ),
         "price_assumed": loaded.price_assumed,

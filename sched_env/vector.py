@@ -372,4 +372,4 @@ def make_vec(
         overrides: Scenario keys to replace.
     """
     loaded = scenarios.load(scenario, overrides)
-    return problems.get(loaded.problem).make(loaded, num_envs, seed=seed, trace=trace, copy=copy)
+    return problems.get(loaded.problem).simulation().make(loaded, num_envs, seed=seed, trace=trace, copy=copy)

@@ -6,13 +6,13 @@ index.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sched_env.functions.features import complete, terms
+from sched_env.observation import Columns, Mask, Row, Scores
 
 NAMES = (
     "random_feasible",
@@ -126,12 +126,7 @@ def node_score(
     return -free if rule == MOST_ALLOCATED else free
 
 
-def score(
-    name: str,
-    candidates: Mapping[str, NDArray[Any]],
-    request: Mapping[str, float],
-    mask: NDArray[np.bool_],
-) -> NDArray[np.float64]:
+def score(name: str, candidates: Columns, request: Row, mask: Mask) -> Scores:
     """Score every node for one instance, from raw state fields."""
     rule = NAMES.index(name)
     node, asked = complete(candidates, request)
@@ -140,9 +135,9 @@ def score(
         low, high = LIVE_R1_RANGE
         latency = np.clip((after.response_ratio - low) / (high - low), 0.0, 1.0)
         cost = np.clip(after.cost_change / max(float(node["price"].max()), 1e-6), 0.0, 1.0)
-        result: NDArray[np.float64] = -(LIVE_BETA * latency + (1.0 - LIVE_BETA) * cost)
+        result: Scores = -(LIVE_BETA * latency + (1.0 - LIVE_BETA) * cost)
         return result
-    scores: NDArray[np.float64] = node_score(
+    scores: Scores = node_score(
         rule, np.arange(mask.size), mask.size, asked["sequence"], node["cpu_capacity"], node["mem_capacity"],
         node["price"], after.cpu_after, after.mem_after, node["warm"], after.cost_change, asked["cpu"], asked["mem"],
         TYPICAL_REQUESTS,

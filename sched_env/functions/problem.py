@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
 from sched_env.functions import features, heuristics
 from sched_env.functions.scenario import ServerlessScenario
-from sched_env.problem import LOWER, BatchRule, Bound, Problem
-
-if TYPE_CHECKING:
-    from sched_env.vector import PlacementVectorEnv
+from sched_env.problem import LOWER, Problem, Simulation
 
 
-def _make(*arguments: Any, **options: Any) -> PlacementVectorEnv:
-    from sched_env.functions.vector import make
+def _simulation() -> Simulation:
+    from sched_env.functions import batch, bounds, vector
 
-    return make(*arguments, **options)
-
-
-def _batch(name: str, env: Any, seed: int) -> BatchRule:
-    from sched_env.functions.batch import batch
-
-    return batch(name, env, seed)
-
-
-def _bounds(env: PlacementVectorEnv, starts: Sequence[int]) -> list[float | None]:
-    from sched_env.functions.bounds import of_starts
-
-    return of_starts(env, starts)
+    return Simulation(vector.make, batch.batch, bounds.of_starts)
 
 
 PROBLEM = Problem(
@@ -42,9 +24,7 @@ PROBLEM = Problem(
     heuristics=heuristics.NAMES,
     score=heuristics.score,
     scenario=ServerlessScenario,
-    make=_make,
-    batch=_batch,
-    fallback="least_allocated",
+    fallback="oracle_greedy",
     primary=lambda _: "return",
     metrics={
         "response_ratio": LOWER,
@@ -53,6 +33,7 @@ PROBLEM = Problem(
         "rejected": LOWER,
     },
     # Proved on the bill alone: the return also values latency, whose bound is not known.
-    bound=Bound(lambda _: "cost_usd", _bounds),
+    bound_metric=lambda _: "cost_usd",
+    simulation=_simulation,
     environments={"Serverless-v0": ("sched_env.functions.env:ServerlessSchedulingEnv", "functions/serverless")},
 )

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sched_env.jobs.features import REQUEST_FIELDS, STATE_FIELDS, estimate
-from sched_env.observation import columns, scalars
+from sched_env.observation import Columns, Mask, Row, Scores, columns, scalars
 
 RANDOM, DEAL, CYCLE, KUBE, COMPLETION, TIGHTEST, SHARE = range(7)
 """Ways to choose a card."""
@@ -93,12 +92,7 @@ def card_score(
     return -1.0 * completion_s
 
 
-def score(
-    name: str,
-    candidates: Mapping[str, NDArray[Any]],
-    request: Mapping[str, float],
-    mask: NDArray[np.bool_],
-) -> NDArray[np.float64]:
+def score(name: str, candidates: Columns, request: Row, mask: Mask) -> Scores:
     """Score every card for one job, from raw fields; without exact predictions the features' estimate is used."""
     rule = CARD_RULES[name]
     card = dict(zip(STATE_FIELDS, columns(STATE_FIELDS, candidates), strict=True))
@@ -106,7 +100,7 @@ def score(
     shared_s = np.where(np.isfinite(card["shared_s"]), card["shared_s"], card["alone_s"])
     estimated = estimate(card["transfer_s"], card["alone_s"], shared_s, card["busy_s"])
     completion_s = np.where(np.isnan(card["completion_s"]), estimated, card["completion_s"])
-    scores: NDArray[np.float64] = card_score(
+    scores: Scores = card_score(
         rule,
         np.arange(mask.size),
         mask.size,

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import cast
 
 from sched_env.jobs import features, heuristics
 from sched_env.jobs.scenario import CpnScenario
-from sched_env.problem import LOWER, BatchRule, Bound, Problem
+from sched_env.problem import LOWER, Problem, Simulation
 from sched_env.scenarios import Scenario
 
-if TYPE_CHECKING:
-    from sched_env.vector import PlacementVectorEnv
 
+def _simulation() -> Simulation:
+    from sched_env.jobs import batch, bounds, vector
 
-def _make(*arguments: Any, **options: Any) -> PlacementVectorEnv:
-    from sched_env.jobs.vector import make
-
-    return make(*arguments, **options)
-
-
-def _batch(name: str, env: Any, seed: int) -> BatchRule:
-    from sched_env.jobs.batch import batch
-
-    return batch(name, env, seed)
-
-
-def _bounds(env: PlacementVectorEnv, starts: Sequence[int]) -> list[float | None]:
-    from sched_env.jobs.bounds import of_starts
-
-    return of_starts(env, starts)
+    return Simulation(vector.make, batch.batch, bounds.of_starts)
 
 
 def _bound_of(scenario: Scenario) -> str:
@@ -49,8 +33,6 @@ PROBLEM = Problem(
     heuristics=heuristics.NAMES,
     score=heuristics.score,
     scenario=CpnScenario,
-    make=_make,
-    batch=_batch,
     fallback="min_completion_time",
     primary=lambda _: "mean_completion_s",
     metrics={
@@ -64,7 +46,8 @@ PROBLEM = Problem(
         "moved_gb": LOWER,
         "card_hours": LOWER,
     },
-    guardrails=("makespan_s",),
-    bound=Bound(_bound_of, _bounds),
+    guardrails=lambda _: ("makespan_s",),
+    bound_metric=_bound_of,
+    simulation=_simulation,
     environments={"Cpn-v0": ("sched_env.jobs.env:CpnEnv", "jobs/cpn")},
 )

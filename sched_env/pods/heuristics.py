@@ -5,12 +5,12 @@ One scoring function, for columns (the service) and scalars (the batch kernel).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sched_env.observation import Columns, Mask, Row, Scores
 from sched_env.pods.features import complete
 
 NAMES = ("random_feasible", "no_migration", "descheduler", "hottest_to_coolest", "best_single_move")
@@ -77,12 +77,7 @@ def node_score(
     return -1.0 * penalty - PENALTY_PER_PEAK * peak
 
 
-def score(
-    name: str,
-    candidates: Mapping[str, NDArray[Any]],
-    request: Mapping[str, float],
-    _mask: NDArray[np.bool_],
-) -> NDArray[np.float64]:
+def score(name: str, candidates: Columns, request: Row, _mask: Mask) -> Scores:
     """Score every node for one pod, from raw fields.
 
     Without exact penalties ``best_single_move`` goes by the highest use, as ``hottest_to_coolest``.
@@ -93,7 +88,7 @@ def score(
     mean_cpu, mean_mem = _mean(cpu), _mean(mem)
     high = is_high(cpu, mem, mean_cpu, mean_mem)
     peak = np.maximum(node["cpu_max_after"], node["mem_max_after"])
-    scores: NDArray[np.float64] = node_score(
+    scores: Scores = node_score(
         rule,
         node["here"],
         cpu,

@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
 from sched_env.pods import features, heuristics
 from sched_env.pods.scenario import DeployScenario
-from sched_env.problem import LOWER, BatchRule, Bound, Problem
-
-if TYPE_CHECKING:
-    from sched_env.vector import PlacementVectorEnv
+from sched_env.problem import LOWER, Problem, Simulation
 
 
-def _make(*arguments: Any, **options: Any) -> PlacementVectorEnv:
-    from sched_env.pods.vector import make
+def _simulation() -> Simulation:
+    from sched_env.pods import batch, bounds, vector
 
-    return make(*arguments, **options)
-
-
-def _batch(name: str, env: Any, seed: int) -> BatchRule:
-    from sched_env.pods.batch import batch
-
-    return batch(name, env, seed)
-
-
-def _bounds(env: PlacementVectorEnv, starts: Sequence[int]) -> list[float | None]:
-    from sched_env.pods.bounds import of_starts
-
-    return of_starts(env, starts)
+    return Simulation(vector.make, batch.batch, bounds.of_starts)
 
 
 PROBLEM = Problem(
@@ -42,9 +24,7 @@ PROBLEM = Problem(
     heuristics=heuristics.NAMES,
     score=heuristics.score,
     scenario=DeployScenario,
-    make=_make,
-    batch=_batch,
-    fallback="no_migration",
+    fallback="hottest_to_coolest",
     primary=lambda _: "resource_violations",
     metrics={
         "resource_violations": LOWER,
@@ -56,7 +36,8 @@ PROBLEM = Problem(
         "displaced": LOWER,
         "unplaced": LOWER,
     },
-    guardrails=("performance_violation_rate",),
-    bound=Bound(lambda _: "resource_violations", _bounds),
+    guardrails=lambda _: ("performance_violation_rate",),
+    bound_metric=lambda _: "resource_violations",
+    simulation=_simulation,
     environments={"Deploy-v0": ("sched_env.pods.env:DeployEnv", "pods/deploy")},
 )

@@ -9,7 +9,7 @@ start under any policy.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -33,11 +33,15 @@ FIRST_SPAN = 4096
 
 
 def of_starts(env: PlacementVectorEnv, starts: Sequence[int]) -> list[float | None]:
-    """Return the most placements, or with ``wait`` the least seconds of waiting, of an episode from each start."""
+    """Return the bound of the scenario's own metric, of an episode from each start."""
     log = log_of(env)
-    if log.env.params.waits:
-        return [least_waiting(log, start) for start in starts]
-    return [float(most_placed(log, start)) for start in starts]
+    bounds: Mapping[str, Callable[[Log, int], float | None]] = {
+        "placed": lambda log, start: float(most_placed(log, start)),
+        "wait_s": least_waiting,
+        "cost_usd": least_cost,
+    }
+    bound = bounds[log.env.scenario.metric]
+    return [bound(log, start) for start in starts]
 
 
 class Log(NamedTuple):
@@ -230,9 +234,12 @@ def earliest_starts(arrival: Floats, life: Floats, worth: Floats, servers: int) 
 
 
 def least_cost(log: Log, start: int) -> float:
-    """Return the least ``cost_usd`` of an episode that runs to the end of the trace, all requests placed."""
+    """Return the least ``cost_usd`` of an episode that runs to its horizon, or to the end of the trace, all placed."""
     episode = episode_of(log, start, log.env.events.slot.size)
-    packing = log.packing
+    horizon, packing = log.env.params.horizon, log.packing
+    if horizon:
+        # Time runs at least until the last decision of the horizon.
+        episode = episode.until(int(np.searchsorted(np.cumsum(episode.created), horizon)) + 1)
     for at in np.linspace(0, episode.rows.size - 1, SAMPLED_INSTANTS).astype(int):
         packing.need(episode.counts(at, packing.fits.size))
     time_s = np.maximum.accumulate(log.env.events.rows[episode.rows, TIME])

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.observation import columns, scalars
+from sched_env.observation import Columns, Mask, Row, Scores, columns, scalars
 from sched_env.vm.features import REQUEST_FIELDS, STATE_FIELDS
 
 NAMES = (
@@ -147,18 +146,13 @@ def half_score(
     return free if rule == LEAST_ALLOCATED else -free
 
 
-def score(
-    name: str,
-    candidates: Mapping[str, NDArray[Any]],
-    request: Mapping[str, float],
-    mask: NDArray[np.bool_],
-) -> NDArray[np.float64]:
+def score(name: str, candidates: Columns, request: Row, mask: Mask) -> Scores:
     """Score every half for one request, from raw state fields."""
     rule = NAMES.index(name)
     cpu_free, mem_free, other_cpu, other_mem, cpu_cap, mem_cap = columns(STATE_FIELDS, candidates)
     cpu, mem, double = scalars(REQUEST_FIELDS, request)
     share = 1.0 - 0.5 * double
-    scores: NDArray[np.float64] = half_score(
+    scores: Scores = half_score(
         rule, np.arange(mask.size), cpu_free, mem_free, other_cpu, other_mem, cpu_cap, mem_cap,
         cpu * share, mem * share, double, TYPICAL_REQUESTS,
     )  # fmt: skip

@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import cast
 
-from sched_env.problem import HIGHER, LOWER, BatchRule, Bound, Problem
+from sched_env.problem import HIGHER, LOWER, Problem, Simulation
 from sched_env.scenarios import Scenario
 from sched_env.vm import features, heuristics
 from sched_env.vm.scenario import VmScenario
 
-if TYPE_CHECKING:
-    from sched_env.vector import PlacementVectorEnv
+
+def _simulation() -> Simulation:
+    from sched_env.vm import batch, bounds, vector
+
+    return Simulation(vector.make, batch.batch, bounds.of_starts)
 
 
-def _make(*arguments: Any, **options: Any) -> PlacementVectorEnv:
-    from sched_env.vm.vector import make
-
-    return make(*arguments, **options)
+def _metric(scenario: Scenario) -> str:
+    return cast(VmScenario, scenario).metric
 
 
-def _batch(name: str, env: Any, seed: int) -> BatchRule:
-    from sched_env.vm.batch import batch
-
-    return batch(name, env, seed)
-
-
-def _bounds(env: PlacementVectorEnv, starts: Sequence[int]) -> list[float | None]:
-    from sched_env.vm.bounds import of_starts
-
-    return of_starts(env, starts)
-
-
-def _judged_by(scenario: Scenario) -> str:
-    """Return the metric of the scenario's ending: placements up to the first misfit, or seconds of waiting."""
-    return "wait_s" if isinstance(scenario, VmScenario) and scenario.ending == "wait" else "placed"
+def _guardrails(scenario: Scenario) -> tuple[str, ...]:
+    """A bill is compared only where everything is placed."""
+    return ("placed",) if _metric(scenario) == "cost_usd" else ()
 
 
 PROBLEM = Problem(
@@ -47,13 +35,13 @@ PROBLEM = Problem(
     gauges=features.gauges,
     heuristics=heuristics.NAMES,
     score=heuristics.score,
-    fallback="best_fit",
+    fallback="numa_first_fit",
     scenario=VmScenario,
-    primary=_judged_by,
+    primary=_metric,
     metrics={"cpu_rate": HIGHER, "mem_rate": HIGHER, "placed_cpu": HIGHER, "servers": LOWER},
-    make=_make,
-    batch=_batch,
-    bound=Bound(_judged_by, _bounds),
+    bound_metric=_metric,
+    guardrails=_guardrails,
+    simulation=_simulation,
     environments={
         f"{name}-v0": ("sched_env.vm.env:SchedEnv", f"vm/{scenario}")
         for name, scenario in {

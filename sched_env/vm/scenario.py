@@ -48,6 +48,9 @@ class VmScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fields=True
     reward: Literal["default", "+1", "cpu", "wait", 1] = "default"
     """``+1`` a placement, ``cpu``: the request's cores, ``wait``: minus the seconds that requests wait until the next
     decision; ``default`` is ``+1`` with ``terminate`` and ``wait`` with ``wait``."""
+    judged_by: Literal["default", "placed", "wait_s", "cost_usd"] = "default"
+    """The metric policies are compared by; ``default`` is ``placed`` with ``terminate`` and ``wait_s`` with ``wait``.
+    ``cost_usd`` is for clusters that place everything: server hours, where placing less is not cheaper but worse."""
     sla_wait_s: Amount = 300.0
     """A request that waits longer breaks the SLA; so does one that is never placed."""
     server_price_usd_per_hour: Amount | None = None
@@ -63,12 +66,25 @@ class VmScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Seed of the synthetic trace."""
 
     def __post_init__(self) -> None:
-        """Refuse a cluster that may grow to less than it starts with."""
+        """Refuse a cluster that may grow to less than it starts with, and a metric that the ending does not have."""
+        other = "placed" if self.ending == "wait" else "wait_s"
+        if self.judged_by == other or (self.judged_by == "cost_usd" and self.ending == "wait"):
+            raise ConfigError(
+                f"{self.name}: judged_by is {self.judged_by} with ending {self.ending}",
+                "placed or cost_usd with terminate, wait_s with wait",
+            )
         if self.growing_servers and self.max_servers < self.servers:
             raise ConfigError(
                 f"{self.name}: max_servers is {self.max_servers}",
                 f"at least servers = {self.servers} when growing_servers is {self.growing_servers}",
             )
+
+    @property
+    def metric(self) -> Literal["placed", "wait_s", "cost_usd"]:
+        """The metric policies are compared by, with ``default`` resolved."""
+        if self.judged_by == "default":
+            return "wait_s" if self.ending == "wait" else "placed"
+        return self.judged_by
 
     @property
     def price_assumed(self) -> bool:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sched_env.observation import Columns, Mask, Row, Scores
 from sched_env.workflow.features import terms
 
 NAMES = (
@@ -59,16 +59,11 @@ def node_score(
     return -1.0 * finish
 
 
-def score(
-    name: str,
-    candidates: Mapping[str, NDArray[Any]],
-    request: Mapping[str, float],
-    mask: NDArray[np.bool_],
-) -> NDArray[np.float64]:
+def score(name: str, candidates: Columns, request: Row, mask: Mask) -> Scores:
     """Score every node for one task, from raw fields."""
     rule = NAMES.index(name)
     node, task = terms(candidates, request)
-    scores: NDArray[np.float64] = node_score(
+    scores: Scores = node_score(
         rule,
         np.arange(mask.size),
         mask.size,

@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-from sched_env.problem import LOWER, BatchRule, Bound, Problem
+from sched_env.problem import LOWER, Problem, Simulation
 from sched_env.workflow import features, heuristics
 from sched_env.workflow.scenario import WorkflowScenario
 
-if TYPE_CHECKING:
-    from sched_env.vector import PlacementVectorEnv
 
+def _simulation() -> Simulation:
+    from sched_env.workflow import batch, bounds, vector
 
-def _make(*arguments: Any, **options: Any) -> PlacementVectorEnv:
-    from sched_env.workflow.vector import make
-
-    return make(*arguments, **options)
-
-
-def _batch(name: str, env: Any, seed: int) -> BatchRule:
-    from sched_env.workflow.batch import batch
-
-    return batch(name, env, seed)
-
-
-def _bounds(env: PlacementVectorEnv, starts: Sequence[int]) -> list[float | None]:
-    from sched_env.workflow.bounds import of_starts
-
-    return of_starts(env, starts)
+    return Simulation(vector.make, batch.batch, bounds.of_starts)
 
 
 PROBLEM = Problem(
@@ -42,12 +24,11 @@ PROBLEM = Problem(
     heuristics=heuristics.NAMES,
     score=heuristics.score,
     scenario=WorkflowScenario,
-    make=_make,
-    batch=_batch,
     fallback="earliest_finish",
     primary=lambda _: "makespan_s",
     metrics={"makespan_s": LOWER, "response_ratio": LOWER, "moved_mb": LOWER, "nodes_used": LOWER},
-    bound=Bound(lambda _: "makespan_s", _bounds),
+    bound_metric=lambda _: "makespan_s",
+    simulation=_simulation,
     environments={
         "Workflow-v0": ("sched_env.workflow.env:WorkflowEnv", "workflow/dag"),
         "WorkflowPlan-v0": ("sched_env.workflow.env:WorkflowPlanEnv", "workflow/dag"),

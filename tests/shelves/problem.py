@@ -10,7 +10,7 @@ import pandas as pd
 from pipeline import windows
 from pipeline.datasets.dataset import Dataset
 from sched_env.observation import Observation, columns, scalars
-from sched_env.problem import Bound, Problem
+from sched_env.problem import Problem, Simulation
 from sched_env.scenarios import Positive, Scenario
 from sched_env.vector import FULL, HORIZON, SHEET, PlacementVectorEnv
 from wire.contracts.feature_spec import Feature, FeatureSpec
@@ -142,7 +142,7 @@ PROBLEM = Problem(
     name="shelves", spec=SPEC, state_fields=STATE_FIELDS, request_fields=REQUEST_FIELDS, build=build,
     ruled_out=ruled_out, gauges=gauges, heuristics=("random_feasible", "first_fit", "best_fit"), score=score,
     fallback="best_fit", scenario=ShelfScenario, primary=lambda _: "placed", metrics={"used_litres": 1},
-    make=ShelfVectorEnv, batch=batch, bound=Bound(lambda _: "placed", bound),
+    bound_metric=lambda _: "placed", simulation=lambda: Simulation(ShelfVectorEnv, batch, bound),
 )  # fmt: skip
 
 

@@ -167,7 +167,7 @@ def test_bounds_of_starts_are_in_the_metric_of_the_reward():
     workload = instance(1, 6, {"RTX4090": 1, "P100": 2}, spread_s=60.0)
     for reward, name in (("completion", "mean_completion_s"), ("makespan", "makespan_s")):
         env = make_vec("jobs/cpn", 1, trace=workload, episode_jobs=4, reward=reward)
-        assert env.problem.bound.metric(env.scenario) == name
+        assert env.problem.bound_metric(env.scenario) == name
         expected = [getattr(bounds.lower(env.scenario, workload, start), name) for start in (0, 2)]
         assert bounds.of_starts(env, [0, 2]) == expected
     lossy = make_vec("jobs/cpn", 1, trace=workload, failure_rate=0.1)

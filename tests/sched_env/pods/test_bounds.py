@@ -85,7 +85,7 @@ def fewest_by_trying(env) -> float:
 def test_no_sequence_of_moves_leaves_fewer_violations(case, budget):
     env = environment(case, migration_budget=budget)
     (bound,) = pods.of_starts(env, [0])
-    assert problems.get("pods").bound.metric(env.scenario) == "resource_violations"
+    assert problems.get("pods").bound_metric(env.scenario) == "resource_violations"
     assert bound <= fewest_by_trying(env)
 
 

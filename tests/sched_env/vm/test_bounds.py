@@ -187,7 +187,7 @@ def test_halves_count_not_only_totals():
 def test_no_rule_beats_the_bounds_on_a_generated_trace(scenario, keys):
     starts = [1000, 1500, 2500, 4000]
     env = make_vec(scenario, 1, **keys)
-    metric = env.problem.bound.metric(env.scenario)
+    metric = env.problem.bound_metric(env.scenario)
     sign = env.problem.better(metric)
     limits = vm.of_starts(env, starts)
     for name in problems.get("vm").heuristics:
