@@ -73,7 +73,7 @@ def main() -> int:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problem", choices=problems.names(), action="append", help="default: all")
-    parser.add_argument("--episodes", type=int, default=24)
+    parser.add_argument("--episodes", type=int, default=48, help="start points, spread over the validation windows")
     parser.add_argument("--out", type=Path, help="folder for fallbacks.json and fallbacks.md")
     options = parser.parse_args()
     results = []
@@ -81,6 +81,7 @@ def main() -> int:
         results.append(measure(problem, options.episodes))
         print(json.dumps(results[-1]), flush=True)
     if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
         (options.out / "fallbacks.json").write_text(json.dumps(results, indent=1) + "\n")
         (options.out / "fallbacks.md").write_text(page(results))
     print(json.dumps({"best": {result["problem"]: result["best"] for result in results}}))

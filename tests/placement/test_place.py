@@ -45,8 +45,9 @@ def test_without_a_policy_the_heuristic_answers_and_is_counted(client: Any, kit:
         assert placement.fallback
         assert "no policy is live" in placement.reason
         fields = sent["requests"][0]["fields"]
-        mask = problems.get("functions").build(columns(sent), fields).mask
-        scores = heuristics.score("functions", "least_allocated", columns(sent), fields, mask)
+        functions = problems.get("functions")
+        mask = functions.build(columns(sent), fields).mask
+        scores = heuristics.score("functions", functions.fallback, columns(sent), fields, mask)
         assert placement.ranked[0].name == f"n{scores.argmax()}"
     assert metric(client, 'loadmaster_fallback_decisions_total{problem="functions",reason="no_policy"}') == 2
     assert metric(client, 'loadmaster_decisions_total{problem="functions"}') == 2

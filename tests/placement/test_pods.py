@@ -10,7 +10,7 @@ import pytest
 
 from placement.decide import feature_hash
 from placement.decision_log import FILE_NAME
-from sched_env import problems
+from sched_env import heuristics, problems
 from sched_env.observation import Observation
 from sched_env.pods.env import DeployEnv
 from wire import sample_bundle
@@ -40,21 +40,22 @@ def body(candidates: dict[str, Any], request: dict[str, float]) -> dict[str, Any
     }
 
 
-def test_without_a_policy_pods_stay_where_they_are(client: Any, decisions: Any) -> None:
-    for candidates, request, here, observed in decisions:
+def test_without_a_policy_pods_go_where_the_highest_use_is_lowest(client: Any, decisions: Any) -> None:
+    for candidates, request, _, observed in decisions:
         answer = client.post("/v1/place", json=body(candidates, request))
         assert answer.status_code == 200, answer.text
         said = answer.json()
         assert said["defaulted_features"] == 0
         placement = said["placements"][0]
         assert placement["fallback"]
-        assert "no_migration answered" in placement["reason"]
-        assert placement["ranked"][0]["name"] == f"n{here}"
+        assert "hottest_to_coolest answered" in placement["reason"]
+        scores = heuristics.score("pods", "hottest_to_coolest", candidates, request, observed.mask)
+        assert placement["ranked"][0]["name"] == f"n{scores.argmax()}"
         assert placement["feasible"] == observed.mask.sum()
 
 
-def test_a_pod_without_a_node_goes_where_most_memory_is_left(client: Any) -> None:
-    nodes = [{"name": "a", "state": {"mem_deployed": 9.0}}, {"name": "b", "state": {"mem_deployed": 4.0}}]
+def test_a_pod_without_a_node_goes_to_the_coolest(client: Any) -> None:
+    nodes = [{"name": "a", "state": {"cpu_max": 9.0}}, {"name": "b", "state": {"cpu_max": 4.0}}]
     sent = {"problem": "pods", "requests": [{"id": "p", "fields": {"mem": 2.0}}], "candidates": nodes}
     assert client.post("/v1/place", json=sent).json()["placements"][0]["ranked"][0]["name"] == "b"
 

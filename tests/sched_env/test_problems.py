@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import graphlib
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import grimp
 import gymnasium
@@ -19,6 +21,7 @@ CORE_FILES = {
     "problem", "scenario", "state", "kernels", "env", "vector", "features", "heuristics", "batch", "bounds", "tables",
     "trace", "synthetic",
 }  # fmt: skip
+FALLBACKS = Path(__file__).parents[2] / "docs" / "results" / "fallbacks.json"
 SOLID = ("numba", "gymnasium")
 """What the live service does without."""
 
@@ -77,6 +80,15 @@ def test_the_fallback_needs_the_declared_raw_fields_alone(name):
     assert problem.fallback != heuristics.RANDOM_FEASIBLE
     assert np.isfinite(scores[mask]).all()
     assert (scores[~mask] == -np.inf).all()
+
+
+@every_problem
+def test_the_fallback_is_the_best_stateless_rule_that_was_measured(name):
+    measured = {found["problem"]: found for found in json.loads(FALLBACKS.read_text())}
+    means, metric = measured[name]["means"], measured[name]["metric"]
+    better = problems.get(name).better(metric)
+    assert {*means} == {*problems.get(name).heuristics}, "python benchmarks/fallbacks.py --out docs/results"
+    assert better * means[problems.get(name).fallback] == max(better * mean for mean in means.values())
 
 
 @every_problem

@@ -205,6 +205,26 @@ def test_the_cost_of_placing_everything_is_not_beaten():
     assert 0.3 * min(costs) < least <= min(costs)
 
 
+@pytest.mark.parametrize("horizon", [0, 200])
+def test_a_scenario_judged_by_its_bill_has_the_bill_as_its_bound(horizon):
+    keys = {"servers": 200, "synthetic_vms": 1500, "horizon": horizon}
+    env = make_vec("vm/consolidating", 1, **keys)
+    value = env.problem
+    assert (value.primary(env.scenario), value.bound_metric(env.scenario)) == ("cost_usd", "cost_usd")
+    assert value.guardrails(env.scenario) == ("placed",)
+    (least,) = vm.of_starts(env, [0])
+    for name in ("first_fit", "numa_first_fit", "least_allocated"):
+        (episode,) = rollout.run_episodes("vm/consolidating", name, [0], **keys)
+        assert episode["placed"] == (horizon or 1500)
+        assert 0 < least <= episode["cost_usd"]
+
+
+def test_a_metric_that_the_ending_does_not_have_is_refused():
+    for judged_by, ending in (("placed", "wait"), ("wait_s", "terminate"), ("cost_usd", "wait")):
+        with pytest.raises(ConfigError, match=f"judged_by is {judged_by} with ending {ending}"):
+            make_vec("vm/recovering", 1, judged_by=judged_by, ending=ending)
+
+
 def test_no_bound_on_waiting_is_claimed_where_an_episode_may_end_early():
     stays = events_of(np.arange(2), np.ones(2), np.ones(2), np.arange(2.0), np.array([5.0, np.inf]))
     never = trace_of([(1, 5, 1, 1), (1, 5, 9, 1)])
