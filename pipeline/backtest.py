@@ -20,13 +20,13 @@ import numpy as np
 
 from pipeline import champions, datasets, paths, settings, windows
 from pipeline.contracts.evaluation import BACKTEST_FILE, Backtest, Promise
-from pipeline.contracts.windows import WINDOW_SECONDS
 from pipeline.errors import DataError
 from pipeline.files import write_atomic
 from sched_env import problems
 from sched_env.rollout import run_episodes
 from wire.command import Verb, params_option, problem_option
 from wire.contracts.feature_spec import ProblemName
+from wire.contracts.window import WINDOW_SECONDS
 from wire.errors import run_cli
 from wire.policy import load as load_policy
 

@@ -23,11 +23,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pipeline import settings
-from pipeline.contracts.windows import SCHEMA_VERSION, TABLES, VERSION_KEY, WINDOW_SECONDS
+from pipeline.contracts.windows import SCHEMA_VERSION, TABLES, VERSION_KEY
 from pipeline.errors import DataError
 from pipeline.prices import DEFAULT_USD_PER_HOUR
 from sched_env.tables import NodeTable
 from wire import closure
+from wire.contracts.window import WINDOW_SECONDS
 from wire.errors import ConfigError, ContractError
 
 DEFAULT_NET_MB_S = 1000.0

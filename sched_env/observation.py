@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 Fields = Mapping[str, tuple[str, float]]
 """Raw field -> (unit, default when the live source has none)."""
+NODE_CPU_CORES, NODE_MEM_GIB = 4.0, 16.0
+"""What a node is taken to have when its live source does not say: the most common size of public clouds."""
 Columns = Mapping[str, NDArray[Any]]
 """Raw state: a column a field, a row a candidate."""
 Row = Mapping[str, float]

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from pipeline.contracts.windows import WINDOW_SECONDS
+from wire.contracts.window import WINDOW_SECONDS
 from wire.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ import ibis.expr.types as ir
 from pipeline.clean.config import CleanConfig
 from pipeline.clean.expressions import SECOND_US, ended, exact_mean, window_of
 from pipeline.clean.nodes import GIB
-from pipeline.contracts.windows import WINDOW_SECONDS
+from wire.contracts.window import WINDOW_SECONDS
 
 TIES = ["t", "duration_s", "cpu_cores", "mem_bytes"]
 """Requests are dealt in order of arrival; equal times are ordered by size, so that every run deals alike."""

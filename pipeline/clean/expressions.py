@@ -5,7 +5,7 @@ from __future__ import annotations
 import ibis
 import ibis.expr.types as ir
 
-from pipeline.contracts.windows import WINDOW_SECONDS
+from wire.contracts.window import WINDOW_SECONDS
 
 SECOND_US = 1_000_000
 WINDOW_US = WINDOW_SECONDS * SECOND_US

@@ -15,7 +15,7 @@ from pipeline.clean.config import CleanConfig
 from pipeline.clean.expressions import ended
 from pipeline.clean.rules import CODE
 from pipeline.clean.samples import Samples
-from pipeline.contracts.windows import WINDOW_SECONDS
+from wire.contracts.window import WINDOW_SECONDS
 
 
 class Column(NamedTuple):

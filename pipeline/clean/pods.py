@@ -11,7 +11,8 @@ from pipeline.clean.expressions import ended
 from pipeline.clean.gaps import Column, wide
 from pipeline.clean.nodes import GIB, MB, STATISTIC
 from pipeline.clean.samples import Samples, things
-from pipeline.contracts.windows import STATISTICS, WINDOW_SECONDS
+from pipeline.contracts.windows import STATISTICS
+from wire.contracts.window import WINDOW_SECONDS
 
 USED = {
     "cpu": (["pod_cpu_seconds", "pod_cpu_used_cores"], "cores", 1.0),

@@ -6,7 +6,7 @@ import ibis
 import ibis.expr.types as ir
 
 from pipeline.clean.expressions import SECOND_US, WINDOW_US, ended, window_of
-from pipeline.contracts.windows import WINDOW_SECONDS
+from wire.contracts.window import WINDOW_SECONDS
 
 KEY = ["cluster", "pod", "window"]
 

@@ -8,7 +8,8 @@ import msgspec
 import pyarrow as pa
 
 from pipeline.contracts.raw import TABLES
-from pipeline.contracts.windows import QUARANTINE, WINDOW_SECONDS
+from pipeline.contracts.windows import QUARANTINE
+from wire.contracts.window import WINDOW_SECONDS
 
 
 def broken(table: str, marked: ir.Table) -> ir.Table:

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 SCHEMA_VERSION = 4
 """4: allocatable, GPU requests, kind of owner. Files of another version are refused: cleaning makes them anew."""
-WINDOW_SECONDS = 300
 VERSION_KEY = b"loadmaster.windows"
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from pipeline import windows
-from pipeline.contracts.windows import WINDOW_SECONDS
 from pipeline.datasets.calls import Dealt, deal
 from pipeline.datasets.dataset import Dataset, Rows
 from pipeline.datasets.lives import lives
@@ -28,6 +27,7 @@ from sched_env.functions.scenario import ServerlessScenario
 from sched_env.functions.tables import SLO_FACTOR, FunctionTrace
 from sched_env.scenarios import Scenario
 from sched_env.tables import NodeTable
+from wire.contracts.window import WINDOW_SECONDS
 
 _P95_DEVIATIONS = 1.6448536269514722
 

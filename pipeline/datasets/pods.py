@@ -11,12 +11,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline import windows
-from pipeline.contracts.windows import WINDOW_SECONDS
 from pipeline.datasets.dataset import Dataset, Rows
 from pipeline.errors import DataError
 from sched_env.pods.tables import PodTrace, offsets
 from sched_env.scenarios import Scenario
 from sched_env.tables import NodeTable
+from wire.contracts.window import WINDOW_SECONDS
 
 _SIZES = ["cpu_request_cores", "mem_request_gib"]
 _USED = ["cpu_used_mean_cores", "mem_used_mean_gib"]

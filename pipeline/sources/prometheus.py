@@ -31,6 +31,7 @@ from pipeline.sources.metric_map import LABELS, RATE_STEPS, REQUESTS, Entry, loa
 from pipeline.sources.pod_events import MARGIN_S, pod_events
 from pipeline.sources.prometheus_http import Client, Series
 from pipeline.sources.prometheus_server import Patience, Server
+from wire.contracts.window import WINDOW_SECONDS
 from wire.errors import ConfigError
 
 F8 = NDArray[np.float64]
@@ -82,9 +83,10 @@ class PrometheusConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"ingest.prometheus.chunk_seconds is {self.chunk_seconds}", "a divisor of 86400, at least 60"
             )
         # What is asked has three decimals; a finer step would drift away from the grid that answers are put on.
-        if not 1.0 <= self.step_seconds <= 300.0 or round(self.step_seconds, 3) != self.step_seconds:
+        if not 1.0 <= self.step_seconds <= WINDOW_SECONDS or round(self.step_seconds, 3) != self.step_seconds:
             raise ConfigError(
-                f"ingest.prometheus.step_seconds is {self.step_seconds}", "1 to 300, with at most three decimals"
+                f"ingest.prometheus.step_seconds is {self.step_seconds}",
+                f"1 to {WINDOW_SECONDS}, with at most three decimals",
             )
         if self.groups is not None and not self.groups:
             raise ConfigError("ingest.prometheus.groups is empty", "groups of the metric map")

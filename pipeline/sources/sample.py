@@ -38,6 +38,7 @@ from pipeline.sources.sample_jobs import GPU_NODE_TYPES, JobCluster
 from pipeline.sources.sample_machines import MachineCluster
 from pipeline.sources.sample_vms import HOST_TYPE, VmCluster
 from pipeline.sources.sample_workflows import WorkflowCluster
+from wire.contracts.window import WINDOW_SECONDS
 from wire.errors import ConfigError
 
 F8 = NDArray[np.float64]
@@ -79,8 +80,8 @@ class SampleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name in ("vms_per_day", "jobs_per_day", "workflows_per_day"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"ingest.sample.{name} is {getattr(self, name)}", "at least 0")
-        if not 1.0 <= self.scrape_seconds <= 300.0:
-            raise ConfigError(f"ingest.sample.scrape_seconds is {self.scrape_seconds}", "1 to 300")
+        if not 1.0 <= self.scrape_seconds <= WINDOW_SECONDS:
+            raise ConfigError(f"ingest.sample.scrape_seconds is {self.scrape_seconds}", f"1 to {WINDOW_SECONDS}")
 
 
 class SampleSource(Source):

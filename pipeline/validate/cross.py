@@ -8,9 +8,9 @@ from datetime import UTC, date, datetime, timedelta
 
 import pandas as pd
 
-from pipeline.contracts.windows import WINDOW_SECONDS
 from pipeline.validate.config import ValidateConfig
 from pipeline.validate.verdict import Finding, Severity
+from wire.contracts.window import WINDOW_SECONDS
 
 DAY_CHECKS = 8
 RANGE_CHECKS = 3
@@ -129,7 +129,7 @@ def _of_the_day(day: str, tables: dict[str, pd.DataFrame], config: ValidateConfi
     for table, rows in tables.items():
         odd = rows[~rows["window_start"].isin(grid)] if table != "quarantine" else rows.head(0)
         if len(odd):
-            message = "windows that are not of this day, or do not start at a multiple of 300 s"
+            message = f"windows that are not of this day, or do not start at a multiple of {WINDOW_SECONDS} s"
             yield Finding("error", table, "on_the_grid", day, len(odd), message, _rows(odd, ["window_start"], config))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sched_env.functions.contention import cold_ratio, factors, time_shares
-from sched_env.observation import Observation, columns, scalars
+from sched_env.observation import NODE_CPU_CORES, NODE_MEM_GIB, Observation, columns, scalars
 from wire.contracts.feature_spec import Feature, FeatureSpec
 
 RESOURCES = ("cpu", "mem", "net", "disk")
@@ -21,8 +21,8 @@ FIT_TOLERANCE = 1e-9
 """Cores or GiB that rounding may leave over when a node is filled exactly."""
 
 STATE_FIELDS: dict[str, tuple[str, float]] = {
-    "cpu_capacity": ("cores", 4.0),
-    "mem_capacity": ("GiB", 16.0),
+    "cpu_capacity": ("cores", NODE_CPU_CORES),
+    "mem_capacity": ("GiB", NODE_MEM_GIB),
     "net_capacity": ("MB/s", 1000.0),
     "disk_capacity": ("IOPS", 5000.0),
     "cpu_deployed": ("cores", 0.0),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.observation import Fields, Observation, columns, scalars
+from sched_env.observation import NODE_CPU_CORES, NODE_MEM_GIB, Fields, Observation, columns, scalars
 from wire.contracts.feature_spec import Feature, FeatureSpec
 
 FIT_TOLERANCE = 1e-9
@@ -27,8 +27,8 @@ _USE: dict[str, tuple[str, float]] = {
     for statistic in STATISTICS
 }
 STATE_FIELDS: Fields = {
-    "cpu_capacity": ("cores", 4.0),
-    "mem_capacity": ("GiB", 16.0),
+    "cpu_capacity": ("cores", NODE_CPU_CORES),
+    "mem_capacity": ("GiB", NODE_MEM_GIB),
     "price": ("USD/hour", 1.0),
     "here": ("flag", 0.0),  # the pod is on this node now
     **_USE,  # of all pods on the node, the offered one included where it is

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sched_env.tables import Floats
+from wire.contracts.window import WINDOW_SECONDS
 from wire.errors import TraceError
 
-WINDOW_S = 300.0
+WINDOW_S = float(WINDOW_SECONDS)
 Numbers = NDArray[np.int32]
 Offsets = NDArray[np.int64]
 

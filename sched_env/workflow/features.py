@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.observation import Observation, columns, scalars
+from sched_env.observation import NODE_CPU_CORES, NODE_MEM_GIB, Observation, columns, scalars
 from wire.contracts.feature_spec import Feature, FeatureSpec
 
 FIT_TOLERANCE = 1e-9
@@ -24,8 +24,8 @@ FIT_TOLERANCE = 1e-9
 HOURS_PER_SECOND = 1.0 / 3600.0
 
 STATE_FIELDS: dict[str, tuple[str, float]] = {
-    "cpu_capacity": ("cores", 4.0),
-    "mem_capacity": ("GiB", 16.0),
+    "cpu_capacity": ("cores", NODE_CPU_CORES),
+    "mem_capacity": ("GiB", NODE_MEM_GIB),
     "price": ("USD/hour", 1.0),
     "speed": ("ratio", 1.0),
     "net_capacity": ("MB/s", 125.0),

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline import windows
-from pipeline.contracts.windows import VERSION_KEY, WINDOW_SECONDS
+from pipeline.contracts.windows import VERSION_KEY
 from pipeline.datasets import functions
 from pipeline.errors import DataError
 from pipeline.windows import SplitConfig, splits
+from wire.contracts.window import WINDOW_SECONDS
 from wire.errors import ConfigError, ContractError
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
