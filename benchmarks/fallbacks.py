@@ -73,7 +73,7 @@ def main() -> int:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problem", choices=problems.names(), action="append", help="default: all")
-    parser.add_argument("--episodes", type=int, default=48, help="start points, spread over the validation windows")
+    parser.add_argument("--episodes", type=int, default=40, help="start points, spread over the validation windows")
     parser.add_argument("--out", type=Path, help="folder for fallbacks.json and fallbacks.md")
     options = parser.parse_args()
     results = []

@@ -16,8 +16,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline import windows
-from pipeline.contracts.windows import WINDOW_SECONDS
 from pipeline.datasets.lives import overlaps
+from wire.contracts.window import WINDOW_SECONDS
 
 Ints = NDArray[np.int64]
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline import windows
-from pipeline.contracts.windows import WINDOW_SECONDS
+from wire.contracts.window import WINDOW_SECONDS
 
 KEY = ["cluster", "entity"]
 SIZES = {"cpu": ("cpu_request_cores", "cpu_used_mean_cores"), "mem": ("mem_request_gib", "mem_used_mean_gib")}

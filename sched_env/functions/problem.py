@@ -24,7 +24,7 @@ PROBLEM = Problem(
     heuristics=heuristics.NAMES,
     score=heuristics.score,
     scenario=ServerlessScenario,
-    fallback="oracle_greedy",
+    fallback="worst_fit",
     primary=lambda _: "return",
     metrics={
         "response_ratio": LOWER,
