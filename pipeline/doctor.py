@@ -20,7 +20,7 @@ import msgspec
 
 from pipeline.clean.command import clean
 from pipeline.clean.config import CleanConfig
-from pipeline.contracts.windows import TABLES, WINDOW_SECONDS
+from pipeline.contracts.windows import TABLES
 from pipeline.errors import SourceError
 from pipeline.sources.landing import Landing, Manifest
 from pipeline.sources.metric_map import load_map
@@ -28,6 +28,7 @@ from pipeline.sources.prometheus import PrometheusConfig, PrometheusSource
 from pipeline.sources.prometheus_http import Client
 from pipeline.sources.prometheus_server import Server
 from wire.command import Verb, json_option
+from wire.contracts.window import WINDOW_SECONDS
 from wire.errors import ConfigError, run_cli
 
 if TYPE_CHECKING:

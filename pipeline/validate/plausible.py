@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from pipeline.contracts.windows import WINDOW_SECONDS
 from pipeline.validate.config import ValidateConfig
 from pipeline.validate.verdict import Finding, Severity
+from wire.contracts.window import WINDOW_SECONDS
 
 DAY_CHECKS = 3
 RANGE_CHECKS = 1
