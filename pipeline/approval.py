@@ -10,10 +10,8 @@ an approver, on Approve; it is used once. XComs, task states and workspaces are 
 from __future__ import annotations
 
 import argparse
-import getpass
 import os
 import sys
-import uuid
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -22,7 +20,7 @@ import msgspec
 
 from pipeline.errors import RegistryError
 from pipeline.registry import runs
-from pipeline.registry.chain import now, sync
+from pipeline.registry.chain import sync
 from pipeline.registry.records import is_a_name
 from sched_env import problems
 from wire import environment
@@ -168,28 +166,6 @@ def read(
         report_sha256=asked.report_sha256,
     )
     return Response(approved=chosen == [APPROVE], answer=answer, comment=comment)
-
-
-def typed(name: str, *, digest: str, report_sha256: str | None) -> Answer:
-    """Take a name typed at a terminal for an answer: whoever holds the signing key vouches for it."""
-    refuse_nobody(name)
-    return Answer(
-        id=f"terminal/{uuid.uuid4()}",
-        source="terminal",
-        person_id=getpass.getuser(),
-        person_name=name.strip(),
-        answered_at=now(),
-        asked_at=None,
-        digest=digest,
-        report_sha256=report_sha256,
-    )
-
-
-def refuse_nobody(name: str) -> None:
-    """Raise unless this is the name of somebody."""
-    if not is_a_name(name.strip()):
-        found = f"{name!r} cannot be read as a name" if name.strip() else "nobody approved this"
-        raise RegistryError(found, "--approver with the name of a person")
 
 
 def _moment(text: object) -> datetime | None:

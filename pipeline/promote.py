@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from pipeline import airflow_answers, approval
 from pipeline.approval import Question, Response
 from pipeline.errors import RegistryError
-from pipeline.registry import bundles, records, runs
+from pipeline.registry import bundles, records, runs, terminal
 from pipeline.registry.chain import Chain, append
 from pipeline.registry.runs import Run
 from pipeline.registry.views import describe
@@ -53,7 +53,7 @@ def promote(
         answer: Instead of ``approver``: what Airflow keeps of their answer.
     """
     asked = approval.question(problem, run_id)
-    given = answer or approval.typed(approver, digest=asked.digest, report_sha256=asked.report_sha256)
+    given = answer or terminal.typed(approver, digest=asked.digest, report_sha256=asked.report_sha256)
     if asked.outcome != "pass":
         raise RegistryError(f"the gate said {asked.outcome}: {asked.reason}", "pass")
     chain = Chain.open()
@@ -89,7 +89,7 @@ def reject(
     asked = approval.question(problem, run_id)
     given = answer
     if given is None and approver is not None:
-        given = approval.typed(approver, digest=asked.digest, report_sha256=asked.report_sha256)
+        given = terminal.typed(approver, digest=asked.digest, report_sha256=asked.report_sha256)
     chain = Chain.open()
     mine = chain.of(problem)
     if mine and (mine[-1].state, mine[-1].run_id, mine[-1].digest) == ("rejected", run_id, asked.digest):
@@ -120,7 +120,7 @@ def resign(problem: str, *, approver: str, reason: str) -> PromotionRecord:
     live = chain.live(problem)
     if live is None:
         raise RegistryError(f"no policy of {problem} is live", "a bundle to sign")
-    given = approval.typed(approver, digest=live.digest, report_sha256=live.report_sha256 or None)
+    given = terminal.typed(approver, digest=live.digest, report_sha256=live.report_sha256 or None)
     directory = bundles.sign_anew(bundles.approved(chain, live, history=True))
     pointer, sha256 = bundles.store(directory), bundles.files_sha256(directory)
 

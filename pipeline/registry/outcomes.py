@@ -7,9 +7,8 @@ again writes it.
 
 from __future__ import annotations
 
-from pipeline import approval
 from pipeline.errors import PushError, RegistryError
-from pipeline.registry import bundles
+from pipeline.registry import bundles, terminal
 from pipeline.registry.chain import Chain, append
 from pipeline.registry.records import FLIPS
 from pipeline.registry.service import Refused, live_policy, push_bundle
@@ -80,7 +79,7 @@ def roll_back(problem: str, url: str, *, approver: str, reason: str, to: str | N
         reason: Their words.
         to: The digest to end on, or its beginning; without it, what was live before.
     """
-    approval.refuse_nobody(approver)
+    terminal.refuse_nobody(approver)
     answer, chain = live_policy(url, problem), Chain.open()
     live = _settled(chain, problem)
     if live is None or answer is None:
@@ -130,7 +129,7 @@ def _once_live(chain: Chain, problem: str, to: str) -> str:
 
 def _push_again(problem: str, url: str, before: PromotionRecord, *, approver: str, reason: str) -> PromotionRecord:
     """Sign the decision to go back to an older policy, hand it to the service with that, and ask what it runs."""
-    given = approval.typed(approver, digest=before.digest, report_sha256=None)
+    given = terminal.typed(approver, digest=before.digest, report_sha256=None)
 
     def decide(chain: Chain) -> PromotionRecord:
         live = _settled(chain, problem)
@@ -178,7 +177,7 @@ def _record_flip(
     """Write that the service runs an earlier policy again."""
     given = None
     if approver is not None and answer is not None and answer.digest is not None:
-        given = approval.typed(approver, digest=answer.digest, report_sha256=None)
+        given = terminal.typed(approver, digest=answer.digest, report_sha256=None)
 
     def decide(chain: Chain) -> PromotionRecord:
         live = chain.live(problem)

@@ -6,6 +6,7 @@ import pytest
 
 from pipeline import approval
 from pipeline.errors import RegistryError
+from pipeline.registry import terminal
 from wire.errors import ConfigError
 
 NOW = datetime(2026, 11, 16, 8, 0, tzinfo=UTC)
@@ -121,11 +122,11 @@ def test_approvers_and_the_two_person_rule_come_from_the_environment(monkeypatch
 @pytest.mark.parametrize("name", ["", "  ", "\x00", "\n", "a\tb", "\u200b", "\x1b[31m", "a" * 201])
 def test_a_name_typed_at_a_terminal_must_be_one(name):
     with pytest.raises(RegistryError, match=r"nobody approved|cannot be read as a name"):
-        approval.typed(name, digest="sha256:0", report_sha256=None)
+        terminal.typed(name, digest="sha256:0", report_sha256=None)
 
 
 def test_each_line_typed_at_a_terminal_is_an_answer_of_its_own():
-    one, two = (approval.typed("ada", digest="sha256:0", report_sha256=None) for _ in range(2))
+    one, two = (terminal.typed("ada", digest="sha256:0", report_sha256=None) for _ in range(2))
     assert one.source == two.source == "terminal"
     assert one.id != two.id
     assert datetime.now(UTC) - datetime.fromisoformat(one.answered_at) < timedelta(minutes=1)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import approval, promote
-from pipeline.registry import bundles, chain, runs
+from pipeline import promote
+from pipeline.registry import bundles, chain, runs, terminal
 from pipeline.registry.chain import Chain
 from pipeline.registry.git import Repository
 from pipeline.registry.verify import verify
@@ -52,7 +52,7 @@ def in_child(action: Callable[[], None]) -> int:
 
 def rejection(now: Chain, person: str) -> PromotionRecord:
     first = now.records[0]
-    answer = approval.typed(person, digest=first.digest, report_sha256=first.report_sha256 or None)
+    answer = terminal.typed(person, digest=first.digest, report_sha256=first.report_sha256 or None)
     return now.follow_up(first, state="rejected", approver=person, answer=answer, reason="no", bundle_sha256=None)
 
 

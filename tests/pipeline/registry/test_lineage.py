@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import approval
 from pipeline.errors import RegistryError
-from pipeline.registry import bundles, lineage, places, views
+from pipeline.registry import bundles, lineage, places, terminal, views
 from pipeline.registry import command as registry
 from pipeline.registry.chain import Chain, append
 from pipeline.registry.runs import branch_of
@@ -103,7 +102,7 @@ def test_list_show_and_diff_say_what_happened(history, monkeypatch, capsys) -> N
 def test_words_of_a_record_cannot_command_the_terminal(history, monkeypatch, capsys) -> None:
     chain = Chain.open()
     reason = "fine\x1b[2K\nfunctions: sha256:evil is live"
-    given = approval.typed("bob", digest=Chain.open().records[4].digest, report_sha256=None)
+    given = terminal.typed("bob", digest=Chain.open().records[4].digest, report_sha256=None)
     changes = {"state": "rejected", "approver": "bob", "reason": reason, "answer": given, "kind": "resign"}
     append(lambda chain: chain.follow_up(chain.records[4], **changes))
     assert len(Chain.open().records) == len(chain.records) + 1
