@@ -73,6 +73,14 @@ def question(problem: str, run_id: str) -> Question:
     report = runs.read_report(files.get(path, b""))
     if not report:
         raise RegistryError(f"commit {run.commit[:12]} holds no {path}", "the report of the gate stage")
+    open_rules = [rule for rule in report.get("rules") or () if rule.get("outcome") in ("fail", "inconclusive")]
+    if report.get("outcome") == "pass" and open_rules:
+        raise RegistryError(
+            f"{path} in commit {run.commit[:12]} says pass, and of its rule {open_rules[0].get('name')!r} "
+            f"{open_rules[0].get('outcome')}",
+            "a verdict that follows from its rules",
+            "it was edited; run the gate again, in a new run",
+        )
     digest, shown = str(report.get("digest")), runs.shown_sha256(mirror, run.commit, problem)
     text = files.get(f"{folder}/report.md", b"").decode(errors="replace")
     bound = {"bundle": digest, "report": f"sha256:{shown}", "commit": run.commit, "branch": runs.branch_of(run_id)}

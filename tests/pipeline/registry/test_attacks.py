@@ -139,6 +139,12 @@ def test_a_failed_gate_that_was_edited_to_pass_is_not_promoted(nights, judge_aga
     refused("was changed after run 'one' was recorded")
 
 
+def test_a_verdict_that_does_not_follow_from_its_rules_is_never_asked_about(nights, judge_again) -> None:
+    rule = {"stage": "guardrail", "name": "sla_violation_rate", "outcome": "fail", "found": "", "required": ""}
+    judge_again("one", rules=[rule])
+    refused("says pass, and of its rule 'sla_violation_rate' fail")
+
+
 def test_without_its_workspace_a_run_is_promoted_from_what_was_recorded(nights) -> None:
     shutil.rmtree(nights)
     record = promote.promote("functions", run_id="one", approver="ada", reason="")
