@@ -21,7 +21,7 @@ from sched_env import planning, problems, scenarios
 from sched_env.jit import entry
 from sched_env.observation import Observation
 from sched_env.stepping import NO_ROWS, PARK, RESTART, Dynamics
-from wire.errors import ConfigError, InfeasibleActionError
+from wire.errors import ConfigError, InfeasibleActionError, legal
 
 FULL, END_OF_TRACE, HORIZON = 0, 1, 2
 ENDED = ("full", "end_of_trace", "horizon")
@@ -166,12 +166,19 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
         """Make what is seen from outside fit the buffers."""
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self._final: Arrays = {
-            "candidates": self.buffers.final_candidates,
-            "request": self.buffers.final_request,
-            "mask": self.buffers.final_mask,
-        }
         self._expose(candidates)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what cannot be copied (machine code, the problem) and views, which a copy would cut off."""
+        left_out = ("_kernel", "problem", "_observation", "_final")
+        return {name: value for name, value in self.__dict__.items() if name not in left_out}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the state of another environment, with views of its own."""
+        self.__dict__.update(state)
+        self.problem = problems.get(self.scenario.problem)
+        self._kernel = None
+        self._expose(self.width)
 
     def _reset(self, starts: NDArray[np.int64]) -> None:
         """Begin an episode in every environment; a start of -1 is drawn from (seed, environment, ``episode``)."""
@@ -244,6 +251,9 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
         """Show the first ``width`` candidates; a problem whose candidate set grows calls this again."""
         b = self.buffers
         self.width = width
+        self._final: Arrays = {
+            "candidates": b.final_candidates, "request": b.final_request, "mask": b.final_mask
+        }  # fmt: skip
         self._observation: Arrays = {
             "candidates": b.candidates[:, :width],
             "request": b.request,
@@ -261,15 +271,21 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
                 their episode ends (mask off, actions ignored) instead of restarting.
         """
         options = options or {}
+        unknown = [name for name in options if name not in ("starts", "park")]
+        if unknown:
+            raise ConfigError(f"reset option {unknown[0]!r} is unknown", legal(["starts", "park"]))
+        starts = np.full(self.num_envs, -1, np.int64)
+        if options.get("starts") is not None:
+            given = np.asarray(options["starts"])
+            if given.shape != (self.num_envs,):
+                raise ConfigError(f"starts has shape {given.shape}", f"({self.num_envs},), one trace row each")
+            if not np.issubdtype(given.dtype, np.integer) or (given < -1).any():
+                raise ConfigError(f"reset option starts is {given}", "trace rows: whole numbers; -1: drawn")
+            starts = np.ascontiguousarray(given, dtype=np.int64)
         if seed is not None:
             self.seed = int(seed)
             self.buffers.episode[:] = 0
             self.buffers.stream[:] = np.arange(self.num_envs)
-        starts = np.full(self.num_envs, -1, np.int64)
-        if options.get("starts") is not None:
-            starts = np.ascontiguousarray(options["starts"], dtype=np.int64)
-            if starts.shape != (self.num_envs,):
-                raise ConfigError(f"starts has shape {starts.shape}", f"({self.num_envs},), one trace row each")
         self.park = bool(options.get("park", False))
         self.buffers.active[:] = True
         self._reset(starts)

@@ -14,9 +14,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sched_env import scenarios
-from sched_env.functions.dataset import read_tasks
+from sched_env.functions.dataset import Dataset
 from sched_env.functions.scenario import ServerlessScenario
 from sched_env.functions.state import (
+    ARRIVAL,
     DISK,
     LAST_REJECTED,
     LATE_SHARE,
@@ -28,25 +29,19 @@ from sched_env.functions.state import (
     ROW,
     RUNNING_REQUESTS,
 )
-from sched_env.functions.tables import FunctionTrace
 from sched_env.functions.vector import ServerlessVectorEnv
-from sched_env.single import Observation, PlacementEnv, Step
+from sched_env.single import ROUNDING, Observation, PlacementEnv, start_of
 from sched_env.stepping import HOLD
 from sched_env.tables import NodeTable
-from sched_env.vector import ENDED
-from wire.errors import ConfigError
+from wire.errors import ConfigError, InfeasibleActionError
 
 LARGEST = 1e6
 """Bound of quantities that have none of their own (requests, io, relative response time)."""
-GIVE_UP_AFTER = 3
-"""With ``penalise``: so many refusals in a row, and the instance is rejected."""
 MOST_REQUESTS = int(np.iinfo(np.int32).max)
 
 
 class ServerlessSchedulingEnv(PlacementEnv[ServerlessVectorEnv]):
     """Place arriving function instances on nodes, one at a time.
-
-    With ``penalise`` an instance is rejected after three refusals in a row. ``info["invalid"]`` is always there.
 
     Args:
         num_nodes: Nodes of the generated cluster.
@@ -72,10 +67,9 @@ class ServerlessSchedulingEnv(PlacementEnv[ServerlessVectorEnv]):
             raise ConfigError(f"scenario {named.name!r} is not of kind serverless", "functions/serverless, …")
         super().__init__(named, trace, **{"nodes": num_nodes, "functions": num_functions, **keys})
         functions, nodes = self.many.trace, self.many.table
-        self._whole_trace = False
-        self._next: FunctionTrace | None = None
+        self._settings = self.many.scenario
+        self._dataset: Dataset | None = None
         self._seeded = False
-        self._invalid = self._refused = 0
         self._actions = np.zeros(1, np.int64)
         self.num_nodes, self.num_functions = len(nodes), len(functions.function_names)
         self._capacity = self.many.cluster.nodes[:, :4].copy()
@@ -86,12 +80,12 @@ class ServerlessSchedulingEnv(PlacementEnv[ServerlessVectorEnv]):
         self.observation_space = _observation_space(nodes, self.num_functions)
 
     def set_dataset(self, tasks: Iterable[Any]) -> None:
-        """Replay these tasks, from the first to the last, in every episode from the next ``reset`` on.
+        """Take the tasks from here, from the next ``reset`` on (:mod:`sched_env.functions.dataset` has the fields).
 
-        They are read now, once: an iterator may be given, and it can be replayed. Fields and defaults:
-        :mod:`sched_env.functions.dataset`.
+        A list, or anything else that has a length, is read now, and all of it is every episode. An iterator or a
+        generator is read as it goes and may be endless: an episode is the next ``horizon`` tasks.
         """
-        self._next = read_tasks(tasks, self.num_functions)
+        self._dataset = Dataset(tasks, self.num_functions, self._settings.horizon)
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -100,59 +94,48 @@ class ServerlessSchedulingEnv(PlacementEnv[ServerlessVectorEnv]):
 
         Without a start, environment 0 of ``make_vec`` with the same seed begins at the same row.
         """
+        start = start_of(options, -1 if self._dataset is None else 0)
         gymnasium.Env.reset(self, seed=seed)
-        core = self.many
-        if self._next is not None:
-            # All of a user's tasks are one episode, however long the scenario's are.
-            whole = scenarios.load(self.scenario, {"horizon": 0, "episode_s": 0.0})
-            core = self.many = ServerlessVectorEnv(whole, 1, self._next, core.table, seed=core.seed)  # type: ignore[arg-type]
-            self._next, self._whole_trace = None, True
+        if self._dataset is not None:
+            self._replay(self._dataset)
         if seed is None and not self._seeded:
             seed = int(self.np_random.integers(2**31))
-        self._seeded, self._over = True, False
-        self._invalid = self._refused = 0
-        start = (options or {}).get("start", 0 if self._whole_trace else -1)
-        core.reset(seed=seed, options={"starts": [start]})
-        return self._observe(), self._facts()
+        self._seeded = True
+        self.many.reset(seed=seed, options={"starts": [start]})
+        self._begin()
+        return self._observe(), {"invalid": False, **self._facts()}
 
-    def step(self, action: Any) -> Step:
+    def _replay(self, dataset: Dataset) -> None:
+        """Put the tasks of the next episode in place of the trace."""
+        tasks, many = dataset.episode(), self.many
+        if tasks is many.trace:
+            return
+        changed = {"start_min": 0, "start_max": 0, **({"horizon": 0, "episode_s": 0.0} if dataset.whole else {})}
+        settings = scenarios.load(self._settings, changed)
+        self.many = ServerlessVectorEnv(settings, 1, tasks, many.table, seed=many.seed)  # type: ignore[arg-type]
+
+    def _place(self, chosen: int) -> tuple[float, bool, bool, dict[str, Any]]:
         """Place the present instance on a node and go on to the next one that fits somewhere."""
-        self._check_under_way()
-        core = self.many
-        self._actions[0] = action
-        finished = core.advance(self._actions, HOLD)
-        if finished < 0:
-            return self._refuse(int(action))
-        self._refused = 0
-        observation, info = self._observe(), self._facts()
-        truncated = bool(core.buffers.truncated[0])
-        if truncated:
-            info.update(self._close(ENDED[core.buffers.ended[0]]))
-        return observation, float(core.buffers.reward[0]), False, truncated, info
+        many, self._actions[0] = self.many, chosen
+        if many.advance(self._actions, HOLD) < 0:
+            raise InfeasibleActionError(f"node {chosen} is infeasible", "a node whose mask is on")
+        self._over = truncated = bool(many.buffers.truncated[0])
+        return float(many.buffers.reward[0]), False, truncated, {"invalid": False, **self._facts()}
 
-    def _refuse(self, action: Any) -> Step:
-        """Answer an infeasible action; nothing has changed."""
-        self._invalid += 1
-        self._refused += 1
-        observation, reward, terminated, truncated, info = super()._refuse(action)
-        if terminated:
-            info.update(self._close("invalid"))
-        elif self._refused >= GIVE_UP_AFTER:
-            # A deterministic policy that sees the same would do the same for ever.
-            core = self.many
-            truncated = core.give_up() > 0
-            self._refused = 0
-            observation, info = self._observe(), {**self._facts(), "invalid": True}
-            if truncated:
-                info.update(self._close(ENDED[core.buffers.ended[0]]))
-        return observation, reward, terminated, truncated, info
+    def _figures(self, ended: str) -> dict[str, Any]:
+        """Close the accounts: all instances finish, which is why the last observation was made before."""
+        self.many.close_accounts()
+        return super()._figures(ended)
 
-    def _close(self, ended: str) -> dict[str, Any]:
-        """Close the episode's accounts: all instances finish, and the metric sheet is complete."""
-        core, self._over = self.many, True
-        core.close_accounts()
-        sheet = dict(zip(core.METRICS, core.buffers.metrics[0].tolist(), strict=True))
-        return {"metrics": {**sheet, "start": int(core.buffers.start[0]), "infeasible": self._invalid, "ended": ended}}
+    def _worst_rest(self) -> float:
+        """Every arrival that is left is placed at the worst reward, or rejected."""
+        tasks, rules, row = self.many.cluster.tasks, self.many.rules, int(self.many.state.cursor[0, ROW])
+        start, stop = int(self.many.buffers.start[0]), len(tasks)
+        if rules.horizon:
+            stop = min(stop, start + rules.horizon)
+        if rules.episode_s:
+            stop = min(stop, int(np.searchsorted(tasks[:, ARRIVAL], tasks[start, ARRIVAL] + rules.episode_s)))
+        return -max(1.0, rules.rejection_penalty) * (stop - row) * ROUNDING
 
     def _utilization(self) -> NDArray[np.float32]:
         # A link or disk that is asked for more than it has is fully used, not more.
@@ -183,7 +166,6 @@ class ServerlessSchedulingEnv(PlacementEnv[ServerlessVectorEnv]):
         core = self.many
         last, row = core.state.last[0], int(core.state.cursor[0, ROW])
         return {
-            "invalid": False,
             "r1": float(last[R1]),
             "r2": float(last[R2]),
             "late_share": float(last[LATE_SHARE]),

@@ -95,8 +95,6 @@ cost_change = inline(features.cost_change)
 fits = inline(features.fits)
 FIT_TOLERANCE = features.FIT_TOLERANCE
 
-GIVE_UP = -2
-"""The action, where actions are not checked, that turns the present instance away; no reward is given."""
 TUTORIAL_BASE_S, TUTORIAL_SLOPE_S = 0.1, 4.9
 SECONDS_PER_HOUR = 3600.0
 CERTAIN = 1.0 + 1e-12
@@ -613,19 +611,15 @@ def close(arguments: Any, out: Buffers, b: int) -> None:
 
 @inline
 def step(arguments: Any, out: Buffers, b: int, n: int, _seed: int) -> int:
-    """Place the present instance, or give it up, and go on to the next one that fits somewhere."""
+    """Place the present instance and go on to the next one that fits somewhere."""
     cluster, rules, state = arguments
-    state.last[b, LAST_REJECTED], reward = 0.0, 0.0
-    if n == GIVE_UP:
-        reject(cluster, state, b)
-    else:
-        reward = place(cluster, rules, state, b, n)
-        state.cursor[b, ROW] += 1
+    state.last[b, LAST_REJECTED] = 0.0
+    reward = place(cluster, rules, state, b, n)
+    state.cursor[b, ROW] += 1
     ended = next_arrival(cluster, rules, state, out, b)
-    if n != GIVE_UP:
-        reward -= rules.rejection_penalty * state.last[b, LAST_REJECTED]
-        out.reward[b] = reward
-        state.totals[b, RETURN] += reward
+    reward -= rules.rejection_penalty * state.last[b, LAST_REJECTED]
+    out.reward[b] = reward
+    state.totals[b, RETURN] += reward
     return ended
 
 

@@ -42,7 +42,7 @@ from sched_env.functions.state import (
 from sched_env.functions.tables import FunctionTrace
 from sched_env.functions.trace import load as load_trace
 from sched_env.scenarios import Scenario
-from sched_env.stepping import HOLD, NO_ROWS, RESTART
+from sched_env.stepping import RESTART
 from sched_env.tables import Floats, NodeTable
 from sched_env.vector import SHEET, PlacementVectorEnv
 from wire.errors import ConfigError
@@ -126,10 +126,6 @@ class ServerlessVectorEnv(PlacementVectorEnv):
         if finished >= 0:
             self._reward_by_user(self.user_reward, actions, before, rows, active, at_end)
         return finished
-
-    def give_up(self) -> int:
-        """Turn the present instance of every environment away and go on; nothing is done at an episode's end."""
-        return self._advance(np.full(self.num_envs, kernels.GIVE_UP), NO_ROWS, HOLD, checked=False)
 
     def _reward_by_user(
         self,

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from sched_env.jobs.state import (
+    ARRIVAL,
     ARRIVED,
+    ATTEMPTS,
+    DATA,
     DONE,
+    EPOCHS,
     FIRST,
     HELD_JOB,
     JOBS,
     LOST,
+    MODEL,
     NOW,
+    ORIGIN,
     OUTCOME,
     ROW,
     RUNS,
@@ -20,7 +28,7 @@ from sched_env.jobs.state import (
 )
 from sched_env.jobs.vector import CpnVectorEnv
 from sched_env.jobs.whatif import transfer_s
-from sched_env.single import PlacementEnv, Step
+from sched_env.single import ROUNDING, PlacementEnv, Step
 
 JOB_STATES = (
     "submitted later",
@@ -69,8 +77,25 @@ class CpnEnv(PlacementEnv[CpnVectorEnv]):
             ConfigError: When there is no such job, or it has ended, or has not been submitted; nothing has changed.
         """
         self._check_under_way()
-        reward, terminated, truncated, info = self._report(self.many.cancel([job]))
-        return self._observe(), reward, terminated, truncated, info
+        return self._answer(*self._report(self.many.cancel([job])))
+
+    def _worst_rest(self) -> float:
+        """Somebody runs while anybody waits: at worst all jobs that are left run one after another.
+
+        Each as often as it may be tried, where it is slowest, after the last has been submitted.
+        """
+        cards, queue, runtimes, rules, state = self.many.arguments
+        first, size = (int(state.tally[0, column]) for column in (FIRST, SIZE))
+        left = np.flatnonzero(state.job[0, :size, OUTCOME] == UNDECIDED)
+        rows, links = queue.rows[first + left], queue.links[first + left]
+        pace_s = np.where(np.isfinite(runtimes.truth), runtimes.truth, 0.0).max(axis=(1, 2, 3))[links[:, MODEL]]
+        moving_s = rows[:, DATA] * cards.seconds_per_gb.max(axis=1)[links[:, ORIGIN]]
+        attempt_s = rules.dispatch_s + rules.startup_s + moving_s + rows[:, EPOCHS] * pace_s
+        now = float(state.total[0, NOW])
+        arrivals = np.maximum(rows[:, ARRIVAL], now)
+        end = arrivals.max(initial=now) + ((rules.max_attempts - state.job[0, left, ATTEMPTS]) * attempt_s).sum()
+        seconds = end - now if rules.by_makespan else (end - arrivals).sum() / size
+        return -float(seconds) * rules.inverse_scale * ROUNDING
 
     def job_states(self) -> list[str]:
         """Return the state of every job of the episode, in order of submission (``JOB_STATES``)."""

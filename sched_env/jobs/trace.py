@@ -55,7 +55,7 @@ def profiles(path: Path) -> tuple[list[Measured], dict[str, float]]:
 
 
 def cpn_workload(
-    queue: Path, colocations: Path, *, draw_data: int | None = None, topology: str = "testbed"
+    queue: Path, colocations: Path, *, draw_data: int | None = None, topology: str = "testbed", cards: int = 0
 ) -> Workload:
     """Return one of the public queues on the upstream's test bed with measured run times.
 
@@ -64,10 +64,25 @@ def cpn_workload(
         colocations: ``colocation_profiles.csv``.
         draw_data: Seed of drawn data sizes; None: as in the file, 0.
         topology: As in a scenario.
+        cards: As in a scenario.
     """
     jobs = cpn.read_queue(queue)
     data = jobs.data_gb if draw_data is None else draw_sizes(len(jobs.model), draw_data)
-    return _assemble(list(jobs.model), jobs.iterations, data, np.zeros(len(jobs.model)), colocations, topology)
+    nothing = np.zeros(len(jobs.model))
+    return _assemble(list(jobs.model), jobs.iterations, data, nothing, colocations, topology, cards=cards)
+
+
+def beside(queue: Path, topology: str, cards: int) -> Workload:
+    """Return a queue in upstream's form with the measured run times that lie beside it."""
+    if queue.suffix != ".json":
+        raise TraceError(f"trace {queue}", "the path of a queue in upstream's form, *.json, or 'synthetic'")
+    if queue.exists() and not (queue.parent / COLOCATIONS).exists():
+        raise TraceError(
+            f"{queue.parent} has no {COLOCATIONS}",
+            "measured run times of the queue's models",
+            "put them beside the queue, or make a Workload with sched_env.jobs.trace.cpn_workload",
+        )
+    return cpn_workload(queue, queue.parent / COLOCATIONS, topology=topology, cards=cards)
 
 
 def generated_cpn_workload(
@@ -144,9 +159,11 @@ def _assemble(
     colocations: Path,
     topology: str,
     cancel_s: Floats | None = None,
+    *,
+    cards: int = 0,
 ) -> Workload:
     measured, memory = profiles(colocations)
-    where = load_topology(topology, 0)
+    where = load_topology(topology, cards)
     names = tuple(sorted(set(models)))
     unknown = [name for name in names if name not in memory]
     if unknown:

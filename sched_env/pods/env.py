@@ -8,9 +8,9 @@ import numpy as np
 from gymnasium import spaces
 
 from sched_env.pods.counting import share
-from sched_env.pods.state import HOT, ROW
+from sched_env.pods.state import HOT, MEM_REQUEST, MOVES_LEFT, ROW, WINDOW, WINDOWS
 from sched_env.pods.vector import DeployVectorEnv
-from sched_env.single import Observation, PlacementEnv
+from sched_env.single import ROUNDING, Observation, PlacementEnv
 from wire.errors import ConfigError
 
 MOST_PODS = 100
@@ -90,6 +90,18 @@ class DeployEnv(PlacementEnv[DeployVectorEnv]):
         """The pod to decide on: its name and its present node."""
         cursor, trace = self.many.state.cursor[0], self.many.trace
         return trace.pod_names[trace.pod[trace.window_rows[self.t] + cursor[ROW]]], int(cursor[HOT])
+
+    def _worst_rest(self) -> float:
+        """Every request of a window is a position above and below its thresholds, and unmet; all moves are made."""
+        cluster, rules, cursor = self.many.cluster, self.many.rules, self.many.state.cursor[0]
+        window, count = int(cursor[WINDOW]), len(self.many.trace)
+        last = min(window + rules.episode_windows - int(cursor[WINDOWS]), count - 1)
+        rows = cluster.window_rows[window + 1 : last + 2]
+        requests = int(cluster.row_requests[rows[-1]] - cluster.row_requests[rows[0]])
+        moves = int(cursor[MOVES_LEFT]) + int(np.maximum(rules.budget * np.diff(rows), 1.0).sum())
+        largest = float(cluster.asks[cluster.window_rows[window] : rows[-1], : MEM_REQUEST + 1].sum(axis=1).max())
+        counted = (rules.weight_over + rules.weight_under + rules.weight_unmet) * requests
+        return -(counted + rules.weight_moved * largest * moves) / self.n_node * ROUNDING
 
     def _facts(self) -> dict[str, Any]:
         return {"t": self.t}

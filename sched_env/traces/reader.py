@@ -44,7 +44,8 @@ def read_text(path: Path) -> str:
     """Return the text of a file, unpacked when its name ends in ``.gz``."""
     try:
         data = path.read_bytes()
-        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+        # With or without a byte-order mark, which spreadsheets write.
+        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
     except FileNotFoundError as error:
         raise TraceError(f"trace {path} does not exist", "the path of a trace file, or 'synthetic'") from error
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
@@ -57,7 +58,8 @@ def pieces(path: Path, rows: int) -> Iterator[tuple[str, int]]:
     Every piece has the header as its first line. A file without a row is one piece.
     """
     try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+        opened = gzip.open if path.suffix == ".gz" else open
+        with opened(path, "rt", encoding="utf-8-sig") as file:
             first, before = file.readline(), 0
             while (lines := list(islice(file, rows))) or not before:
                 yield first + "".join(lines), before

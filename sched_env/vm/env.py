@@ -10,10 +10,13 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sched_env import heuristics, scenarios
-from sched_env.single import Observation, PlacementEnv, Step
+from sched_env.heap import TIME as LEAVES
+from sched_env.problem import BatchRule
+from sched_env.single import ROUNDING, Observation, PlacementEnv, Step
 from sched_env.stepping import HOLD
-from sched_env.vector import ENDED
+from sched_env.vm.events import TIME
 from sched_env.vm.scenario import VmScenario
+from sched_env.vm.state import REWARD_WAIT
 from sched_env.vm.tables import VmTrace
 from sched_env.vm.vector import VmVectorEnv
 from wire.errors import ConfigError, InfeasibleActionError, legal
@@ -68,7 +71,7 @@ class SchedEnv(PlacementEnv[VmVectorEnv]):
         super().__init__(named, trace, **keys)
         self._recorder = _recorder(Path(render_path), self.many) if render_path else None
         self._action = np.zeros(1, np.int64)
-        self._rules = {code: heuristics.batch(name, self.many) for code, name in BUILT_IN_RULES.items()}
+        self._rules: dict[int, BatchRule] = {}
         self._episode, self._steps = -1, 0
         settings = self.many.scenario
         count = settings.most_servers
@@ -95,30 +98,52 @@ class SchedEnv(PlacementEnv[VmVectorEnv]):
         self._episode += 1
         return super().reset(seed=seed, options=options)
 
-    def _place(self, candidate: int) -> tuple[float, bool, bool, dict[str, Any]]:
+    def _place(self, chosen: int) -> tuple[float, bool, bool, dict[str, Any]]:
         """Place the request on a half; -1 places by first_fit, -2 by vmagent_spread."""
-        buffers, chosen = self.many.buffers, self._action
-        chosen[0] = self._rules[candidate]()[0] if candidate in BUILT_IN_RULES else candidate
+        buffers, action = self.many.buffers, self._action
+        action[0] = self._rule(chosen)()[0] if chosen in BUILT_IN_RULES else chosen
         if self._recorder:
-            self._record(int(chosen[0]))
-        finished = self.many.advance(chosen, HOLD)
+            self._record(int(action[0]))
+        finished = self.many.advance(action, HOLD)
         if finished < 0:
-            raise InfeasibleActionError(f"action {candidate} is infeasible", "an action whose avail is 1")
+            raise InfeasibleActionError(f"action {chosen} is infeasible", "an action whose avail is 1")
         self._steps += 1
         reward = float(buffers.reward[0])
         if self._recorder:
             self._recorder.reward(reward)
-        info: dict[str, Any] = {}
-        if finished:
-            self._over = True
-            info["episode_metrics"] = dict(zip(self.many.METRICS, buffers.metrics[0].tolist(), strict=True))
-            info["ended"] = ENDED[buffers.ended[0]]
-        return reward, bool(buffers.terminated[0]), bool(buffers.truncated[0]), info
+        self._over = finished > 0
+        return reward, bool(buffers.terminated[0]), bool(buffers.truncated[0]), {"invalid": False}
 
-    def _refuse(self, action: Any) -> Step:
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the rules, which are bound to this environment: a copy binds its own."""
+        return {**self.__dict__, "_rules": {}}
+
+    def _rule(self, code: int) -> BatchRule:
+        """Return a built-in rule; compiled when first asked for."""
+        if code not in self._rules:
+            self._rules[code] = heuristics.batch(BUILT_IN_RULES[code], self.many)
+        return self._rules[code]
+
+    def _refuse(self, chosen: int) -> Step:
         if self._recorder:
             self._recorder.forget()
-        return super()._refuse(action)
+        return super()._refuse(chosen)
+
+    def _worst_rest(self) -> float:
+        """Placements are worth something or nothing; waiting costs, and somebody runs while anybody waits.
+
+        So the queue is placed within the lives of all its VMs, end to end, after the last arrival.
+        """
+        many = self.many
+        if many.params.reward != REWARD_WAIT or not many.params.waits:
+            return 0.0
+        env, events, now = many.state.env[0], many.events, float(many.buffers.time_s[0])
+        rows = np.arange(env.row, env.queue_end)
+        rows = rows[events.slot[rows] >= 0]
+        arrivals = np.maximum(events.rows[rows, TIME], now)
+        leaving = many.state.leaving[0, : env.leaving, LEAVES] - now
+        busy_s = sum(seconds[np.isfinite(seconds)].sum() for seconds in (leaving, events.life_s[rows]))
+        return -float((arrivals.max() + busy_s - arrivals).sum()) * ROUNDING
 
     def _record(self, action: int) -> None:
         buffers, width = self.many.buffers, 2 * self.servers

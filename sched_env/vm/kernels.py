@@ -64,7 +64,7 @@ def _record(S: State, P: Params, out: Buffers, b: int, ended: int) -> None:
     metrics[1] = S.env[b].steps
     metrics[2] = S.env[b].steps
     metrics[3] = requests
-    metrics[4] = (S.env[b].late + never) / requests
+    metrics[4] = (S.env[b].late + never) / max(requests, 1)
     metrics[5] = S.env[b].busy_s * P.price_usd_per_s
     metrics[6] = S.env[b].waited
     metrics[7] = S.env[b].placed_cpu
@@ -136,6 +136,14 @@ def _finish(S: State, P: Params, E: Events, out: Buffers, b: int, ended: int) ->
         out.mask[b, :] = False
     keep_final(out, b)
     _record(S, P, out, b, ended)
+
+
+@lean_kernel
+def close_all(S: State, P: Params, out: Buffers) -> None:
+    """Close the accounts of every environment, wherever its episode stands."""
+    for b in range(out.reward.size):
+        keep_final(out, b)
+        _record(S, P, out, b, HORIZON)
 
 
 @lean_kernel

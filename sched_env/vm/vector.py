@@ -59,6 +59,10 @@ class VmVectorEnv(PlacementVectorEnv):
             self._kernel = entry(kernels.step, *values)
         return self._kernel(*values)
 
+    def close_accounts(self) -> None:
+        """Write the metrics of every episode, wherever it stands."""
+        kernels.close_all(self.state, self.params, self.buffers)
+
     def _step(self, actions: NDArray[np.int64]) -> int:
         finished = super()._step(actions)
         if self._grows:

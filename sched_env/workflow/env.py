@@ -8,11 +8,29 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
-from sched_env.single import Observation, PlacementEnv, Step
-from sched_env.workflow.features import fits
-from sched_env.workflow.state import CPU, FINISH, FIRST, INPUT, MEM, NEXT, NODE, RUNTIME, SIZE, START, TAIL
+from sched_env.single import ROUNDING, Observation, PlacementEnv
+from sched_env.workflow.features import HOURS_PER_SECOND, fits
+from sched_env.workflow.state import (
+    CPU,
+    FINISH,
+    FIRST,
+    FLOW,
+    INPUT,
+    INVERSE_LEAST,
+    INVERSE_REFERENCE,
+    INVERSE_SPEED,
+    MEM,
+    NEXT,
+    NODE,
+    PRICE,
+    RUNTIME,
+    SECONDS_PER_MB,
+    SIZE,
+    START,
+    TAIL,
+)
 from sched_env.workflow.vector import WorkflowVectorEnv
-from wire.errors import ConfigError
+from wire.errors import ConfigError, InfeasibleActionError
 
 TASK_COLUMNS = (CPU, MEM, RUNTIME, INPUT, TAIL)
 """What ``WorkflowPlanEnv`` shows of a task: cores, GiB, seconds, MB from outside, mean way from its end to the end."""
@@ -30,11 +48,23 @@ class WorkflowEnv(PlacementEnv[WorkflowVectorEnv]):
     SCENARIO = "workflow/dag"
     CANDIDATE = "node"
 
+    def _worst_rest(self) -> float:
+        """No task that is left starts later than all before it and its data, and all run on the slowest node."""
+        many, plan = self.many, self.many.plan
+        cursor, flow = many.state.cursor[0], plan.flows[int(many.state.cursor[0, FLOW])]
+        rows = np.arange(cursor[FIRST] + cursor[NEXT], cursor[FIRST] + cursor[SIZE])
+        read_mb = np.array([plan.edge_mb[slice(*plan.parents[row : row + 2])].max(initial=0.0) for row in rows])
+        slowest, per_mb, price = (plan.nodes[:, column].max() for column in (INVERSE_SPEED, SECONDS_PER_MB, PRICE))
+        run_s = plan.tasks[rows, RUNTIME] * slowest
+        grown = (np.maximum(read_mb, plan.tasks[rows, INPUT]) * per_mb + run_s).sum() * flow[INVERSE_REFERENCE]
+        usd = run_s.sum() * HOURS_PER_SECOND * price * flow[INVERSE_LEAST]
+        return -float(many.rules.beta * grown + (1.0 - many.rules.beta) * usd) * ROUNDING
+
     def _facts(self) -> dict[str, Any]:
         return {"workflow": self.many.dags[int(self.many.buffers.start[0])].name}
 
-    def _place(self, candidate: int) -> tuple[float, bool, bool, dict[str, Any]]:
-        reward, terminated, truncated, info = super()._place(candidate)
+    def _place(self, chosen: Any) -> tuple[float, bool, bool, dict[str, Any]]:
+        reward, terminated, truncated, info = super()._place(chosen)
         if self._over:
             info["schedule"] = self.schedule()
         return reward, terminated, truncated, info
@@ -78,23 +108,35 @@ class WorkflowPlanEnv(WorkflowEnv):
         self._shown = {}
         return super().reset(seed=seed, options=options)
 
-    def step(self, action: ArrayLike) -> Step:
+    def _read(self, action: ArrayLike) -> NDArray[np.int64]:
+        nodes = np.asarray(action)
+        if nodes.shape != (self.many.most_tasks,) or not np.issubdtype(nodes.dtype, np.integer):
+            raise ConfigError(
+                f"the action has shape {nodes.shape} and type {nodes.dtype}",
+                f"({self.many.most_tasks},), a node for each task, in whole numbers",
+            )
+        return nodes[: int(self.many.state.cursor[0, SIZE])].astype(np.int64)
+
+    def _place(self, chosen: NDArray[np.int64]) -> tuple[float, bool, bool, dict[str, Any]]:
         """Place every task of the workflow."""
-        self._check_under_way()
-        nodes = np.asarray(action, np.int64)
-        if nodes.shape != (self.many.most_tasks,):
-            raise ConfigError(f"the action has shape {nodes.shape}", f"({self.many.most_tasks},), a node for each task")
-        size = int(self.many.state.cursor[0, SIZE])
-        chosen = nodes[:size]
         # Looked at as a whole before anything is placed: an infeasible plan changes nothing.
-        legal_nodes = (chosen >= 0) & (chosen < len(self.many.table))
-        if not legal_nodes.all() or not self._observe()["mask"][np.arange(size), chosen].all():
-            return self._refuse(chosen)
+        if not self._feasible(chosen).all():
+            raise InfeasibleActionError("a task cannot go where the plan has it", "a plan whose every mask is 1")
         total = 0.0
-        for node in chosen:
-            reward, terminated, truncated, info = self._place(int(node))
+        for node in chosen:  # _over is only ever true behind the last
+            reward, terminated, truncated, info = super()._place(int(node))
             total += reward
-        return self._observe(), total, terminated, truncated, info
+        return total, terminated, truncated, info
+
+    def _feasible(self, chosen: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Say of each task whether it can go where a plan has it."""
+        known = (chosen >= 0) & (chosen < len(self.many.table))
+        mask = self._observe()["mask"][np.arange(chosen.size), np.where(known, chosen, 0)] > 0
+        return known & mask
+
+    def _instead_of(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
+        first = self._observe()["mask"][: chosen.size].argmax(axis=1)
+        return np.where(self._feasible(chosen), chosen, first)
 
     def _observe(self) -> Observation:
         """Build the observation once a workflow: nothing in it changes before the one step that ends it."""

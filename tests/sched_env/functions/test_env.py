@@ -89,9 +89,9 @@ def test_one_environment_and_the_batch_agree_step_by_step():
         assert reward == batch.buffers.reward[0]
         assert (terminated, truncated) == (False, bool(batch.buffers.truncated[0]))
         if truncated:
-            sheet = {name: info["metrics"][name] for name in batch.METRICS}
+            sheet = {name: info["episode_metrics"][name] for name in batch.METRICS}
             assert list(sheet.values()) == batch.buffers.metrics[0].tolist()
-            assert info["metrics"]["ended"] == "horizon"
+            assert info["episode_metrics"]["ended"] == "horizon"
             env.reset()
         else:
             np.testing.assert_array_equal(info["action_mask"], batch.buffers.mask[0])
@@ -137,8 +137,50 @@ class TestDatasets:
                 observation, _, _, truncated, info = env.step(feasible(env))
             assert seen == [1.0, 2.0, 3.0]
             assert truncated
-            assert info["metrics"]["ended"] == "end_of_trace"
-            assert info["metrics"]["placed"] == 3
+            assert info["episode_metrics"]["ended"] == "end_of_trace"
+            assert info["episode_metrics"]["placed"] == 3
+
+    def test_the_tutorials_endless_generator_is_read_as_it_goes(self):
+        read = 0
+
+        def tasks():
+            nonlocal read
+            while True:
+                read += 1
+                yield {**TASK, "cpu_request": 0.001 * read}
+
+        env = ServerlessSchedulingEnv(scenario="functions/tutorial", horizon=5)
+        env.set_dataset(tasks())
+        assert read == 0
+        for episode in range(3):  # each goes on where the last one stopped
+            observation, _ = env.reset()
+            assert read == 5 * (episode + 1) + 1, "and the one that the end of the episode shows"
+            seen, truncated = [], False
+            while not truncated:
+                seen.append(round(1000 * float(observation["current_function_request"][0])))
+                observation, _, _, truncated, info = env.step(feasible(env))
+            assert seen == list(range(5 * episode + 1, 5 * episode + 6))
+            assert round(1000 * float(observation["current_function_request"][0])) == 5 * episode + 6
+            assert info["episode_metrics"]["ended"] == "horizon"
+
+    def test_an_iterator_that_ends_begins_again(self):
+        env = ServerlessSchedulingEnv(scenario="functions/tutorial", horizon=2)
+        env.set_dataset({**TASK, "cpu_request": 0.5 * k, "function": f"f{k % 2}"} for k in range(1, 6))
+        lengths, first = [], []
+        for _ in range(5):
+            observation, _ = env.reset()
+            first.append(float(observation["current_function_request"][0]))
+            lengths.append(0)
+            truncated = False
+            while not truncated:
+                *_, truncated, _ = env.step(feasible(env))
+                lengths[-1] += 1
+        assert lengths == [2, 2, 1, 2, 2]
+        assert first == [0.5, 1.5, 2.5, 0.5, 1.5]
+
+    def test_a_dataset_without_a_length_needs_a_horizon(self):
+        with pytest.raises(ConfigError, match="no horizon"):
+            ServerlessSchedulingEnv(horizon=0).set_dataset(TASK for _ in range(3))
 
     def test_objects_with_the_five_fields_are_tasks_too(self):
         env = ServerlessSchedulingEnv()
@@ -216,10 +258,10 @@ class TestInvalidActions:
         before = copy.deepcopy(env._observe())
         observation, reward, terminated, truncated, info = env.step(0)
         assert (terminated, truncated, info["invalid"]) == (True, False, True)
-        assert reward == -10.0
+        assert reward == pytest.approx(-10.0 - 2.0), "the penalty, and the worst that the two tasks left could cost"
         assert same(observation, before)
-        assert info["metrics"]["infeasible"] == 1
-        assert info["metrics"]["placed"] == 1
+        assert info["episode_metrics"]["infeasible"] == 1
+        assert info["episode_metrics"]["placed"] == 1
 
     def test_penalise_goes_on_with_the_same_instance(self, full):
         env = full(invalid_action="penalise", invalid_penalty=3.0)
@@ -230,21 +272,21 @@ class TestInvalidActions:
         *_, info = env.step(1)
         assert not info["invalid"]
 
-    def test_after_three_refusals_in_a_row_the_instance_is_rejected_and_time_goes_on(self, full):
+    def test_after_three_refusals_in_a_row_the_first_feasible_node_is_taken(self, full):
         # A deterministic policy would err for ever.
         env = full(invalid_action="penalise")
         before = env._observe()
         assert same(env.step(0)[0], before)
         assert same(env.step(0)[0], before)
         observation, reward, terminated, truncated, info = env.step(0)
-        assert observation["current_function_request"][0] == 1.0, "the third task"
-        assert (reward, terminated, truncated, info["invalid"], info["rejected"]) == (-10.0, False, False, True, 1)
-        *_, truncated, info = env.step(1)
-        assert truncated
-        assert (info["metrics"]["placed"], info["metrics"]["rejected"], info["metrics"]["infeasible"]) == (2, 1, 3)
-        assert info["metrics"]["sla_violation_rate"] >= 1 / 3
+        assert observation["node_deployed"][1, 0] == 8.0, "on node 1"
+        assert (terminated, truncated, info["invalid"]) == (False, True, True), "the third task fits nowhere any more"
+        assert -12.0 <= reward < -11.0, "the penalty, the placement and the rejection"
+        sheet = info["episode_metrics"]
+        assert (sheet["placed"], sheet["rejected"], sheet["infeasible"]) == (2, 1, 3)
+        assert sheet["return"] == pytest.approx(reward - 20.0, abs=1.0)
 
-    def test_giving_up_the_last_instance_ends_the_episode(self):
+    def test_a_policy_that_errs_for_ever_comes_to_an_end(self):
         env = ServerlessSchedulingEnv(2, invalid_action="penalise")
         env.set_dataset([{**TASK, "cpu_request": 8.0}, TASK])
         env.reset()

@@ -198,7 +198,7 @@ def test_when_nothing_else_is_there_time_goes_on_and_costs_what_it_costs(live):
     assert reward == 0.0  # nobody was in the system meanwhile
     _, _, terminated, _, info = live.cancel(2)
     assert terminated
-    assert info["ended"] == "end_of_trace"
+    assert info["episode_metrics"]["ended"] == "end_of_trace"
     metrics = info["episode_metrics"]
     assert (metrics["cancelled"], metrics["placed"], metrics["steps"]) == (2, 1, 1)
     assert metrics["mean_completion_s"] == pytest.approx(200.0 / 3)

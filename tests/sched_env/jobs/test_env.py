@@ -35,7 +35,7 @@ def test_an_episode_ends_with_every_job_finished():
         total += reward
         over = terminated or truncated
     assert terminated
-    assert info["ended"] == "end_of_trace"
+    assert info["episode_metrics"]["ended"] == "end_of_trace"
     assert info["episode_metrics"]["return"] == pytest.approx(total)
     assert set(env.job_states()) == {"finished"}
     assert not obs["mask"].any()
@@ -118,9 +118,9 @@ def test_invalid_actions_do_what_they_are_told_to():
                 env.step(99)
             continue
         after, reward, terminated, _, info = env.step(99)
-        assert info == {"invalid": True}
+        assert info["invalid"]
         assert terminated == (kind == "terminate")
-        assert reward == -10.0
+        assert reward < -10.0 if terminated else reward == -10.0
         np.testing.assert_array_equal(obs["candidates"], after["candidates"])
     with pytest.raises(ConfigError, match="terminate, penalise, raise"):
         CpnEnv(**SMALL, invalid_action="shrug")

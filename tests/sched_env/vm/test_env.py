@@ -63,7 +63,7 @@ def test_the_loop_of_vmagents_docs_works(tmp_path):
         done = env.termination()
         assert done == (terminated or truncated)
     assert info["episode_metrics"]["placed"] == placed > 50
-    assert info["ended"] == "full"
+    assert info["episode_metrics"]["ended"] == "full"
     env.close()
     rows = list(frames(path))
     assert len(rows) == placed
@@ -161,6 +161,8 @@ def test_a_refused_action_leaves_no_row_in_the_replay(tmp_path, vms):
         ({"invalid_action": "ignore"}, "terminate, penalise, raise"),
         ({"render_mode": "human"}, "ansi, rgb_array"),
         ({"invalid_penalty": -10.0}, "a positive number"),
+        ({"invalid_penalty": float("nan")}, "a positive number"),
+        ({"invalid_penalty": float("inf")}, "a positive number"),
         ({"serverz": 5}, "'serverz' is unknown"),
         ({"scenario": "functions/serverless"}, "a vm scenario"),
     ],

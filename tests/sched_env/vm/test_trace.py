@@ -9,7 +9,7 @@ import pytest
 
 from sched_env.vector import make_vec
 from sched_env.vm.synthetic import FLAVOURS, generate
-from sched_env.vm.trace import read
+from sched_env.vm.trace import read, read_pieces
 from wire.errors import TraceError
 
 EVENTS = "vmid,cpu,memory,time,type\n0,4,16,0,0\n1,1,2,5,0\n0,4,16,9,1\n"
@@ -27,6 +27,13 @@ def test_huawei_events(tmp_path, name):
     trace, skipped = read(write(tmp_path, EVENTS, name))
     assert skipped == 0
     assert (trace.vmid.tolist(), trace.kind.tolist(), trace.mem.tolist()) == ([0, 1, 0], [0, 0, 1], [16, 2, 16])
+
+
+@pytest.mark.parametrize("name", ["trace.csv", "trace.csv.gz"])
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path, name):
+    path = write(tmp_path, "\ufeff" + EVENTS, name)
+    assert read(path)[0].vmid.tolist() == [0, 1, 0]
+    assert next(read_pieces(path))[0].vmid.tolist() == [0, 1, 0]
 
 
 def test_huawei_vms_become_events_with_deletions_first_in_a_second(tmp_path):
