@@ -187,14 +187,3 @@ def test_the_adapter_wants_copies(tiny_workload):
     env = make_vec(tiny_workload.scenario, 2, 0, tiny_workload.trace)
     with pytest.raises(ValueError, match="copy=True"):
         Sb3VecEnv(env)
-
-
-def test_a_cluster_that_grows_can_be_trained_through_the_adapter():
-    from sb3_contrib import MaskablePPO
-
-    many = make_vec("vm/expanding", 2, 0, copy=True, servers=2, max_servers=6, horizon=200)
-    model = MaskablePPO("MultiInputPolicy", Sb3VecEnv(many), n_steps=64, batch_size=64, n_epochs=1, seed=0)
-    widths = []
-    model.learn(128, callback=lambda _locals, _globals: widths.append(many.width))
-    assert (min(widths), max(widths)) == (4, 12)
-    assert model.rollout_buffer.observations["candidates"].shape == (64, 2, 12, many.buffers.candidates.shape[2])
