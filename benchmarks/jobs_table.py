@@ -15,7 +15,7 @@ from typing import Any
 from sched_env import problems, scenarios
 from sched_env.jobs import bounds
 from sched_env.jobs import trace as traces
-from sched_env.jobs.vector import Workload
+from sched_env.jobs.workload import Workload
 from sched_env.rollout import run_episodes
 from wire.errors import run_cli
 

@@ -24,7 +24,7 @@ from sched_env.jobs.runtime import UNKNOWN_S
 from sched_env.jobs.scenario import CpnScenario
 from sched_env.jobs.synthetic import CONTENTION, LINK_MB_S, LINK_USD_PER_GB, NODE_CPU, NODE_MEM
 from sched_env.jobs.tables import Floats, JobTrace, RuntimeTable, Topology
-from sched_env.jobs.vector import Workload
+from sched_env.jobs.workload import Workload
 from sched_env.scenarios import Scenario
 
 IN_USE = 0.01

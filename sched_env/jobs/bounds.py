@@ -25,7 +25,8 @@ from sched_env.jobs.state import ARRIVAL, CANCEL, DATA, EPOCHS, MODEL, ORIGIN, P
 from sched_env.jobs.state import cards_of as prepare_cards
 from sched_env.jobs.state import queue_of as prepare_queue
 from sched_env.jobs.tables import Floats, Indices, RuntimeTable
-from sched_env.jobs.vector import CpnVectorEnv, Workload
+from sched_env.jobs.vector import CpnVectorEnv
+from sched_env.jobs.workload import Workload
 from sched_env.vector import PlacementVectorEnv
 from wire.errors import ConfigError
 

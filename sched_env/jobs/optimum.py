@@ -22,7 +22,7 @@ from sched_env.jobs.card_plan import CardPlan, OneCard, best_plan, least
 from sched_env.jobs.scenario import CpnScenario
 from sched_env.jobs.state import ARRIVAL, CANCEL, EPOCHS, MODEL, NEED_CPU, NEED_GPU, NEED_MEM, SHAPE
 from sched_env.jobs.tables import Floats
-from sched_env.jobs.vector import Workload
+from sched_env.jobs.workload import Workload
 from sched_env.milp import Program
 from wire.errors import ConfigError, legal
 

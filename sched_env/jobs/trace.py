@@ -9,7 +9,7 @@ import numpy as np
 from sched_env.jobs.profiles import Measured, complete
 from sched_env.jobs.tables import Floats, JobTrace, RuntimeTable
 from sched_env.jobs.topology import load as load_topology
-from sched_env.jobs.vector import Workload
+from sched_env.jobs.workload import Workload
 from sched_env.traces import cpn, gpu_jobs
 from wire.errors import TraceError
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,22 +34,13 @@ from sched_env.jobs.state import (
     rules_of,
     runtimes_of,
 )
-from sched_env.jobs.tables import Floats, JobTrace, RuntimeTable, Topology
+from sched_env.jobs.tables import Floats, JobTrace, RuntimeTable
+from sched_env.jobs.trace import beside
+from sched_env.jobs.workload import Workload
 from sched_env.scenarios import SYNTHETIC, Scenario
 from sched_env.stepping import NO_ROWS, PARK, RESTART, SKIP
 from sched_env.vector import Outcome, PlacementVectorEnv
 from wire.errors import ConfigError
-
-
-class Workload(NamedTuple):
-    """Everything an episode replays."""
-
-    jobs: JobTrace
-    topology: Topology
-    runtime: RuntimeTable | RuntimeModel
-    """What happens; a model is asked once for each set."""
-    predicted: RuntimeTable | RuntimeModel | None = None
-    """What schedulers believe; left out: the truth."""
 
 
 class CpnVectorEnv(PlacementVectorEnv):
@@ -186,8 +177,6 @@ def workload(scenario: CpnScenario, trace: Any = None) -> Workload:
     if isinstance(trace, Workload):
         return trace
     if isinstance(trace, str | Path) and str(trace) != SYNTHETIC:
-        from sched_env.jobs.trace import beside
-
         return beside(Path(trace), scenario.topology, scenario.cards)
     if not (trace is None or isinstance(trace, JobTrace | str | Path)):
         raise ConfigError(f"the trace is a {type(trace).__name__}", "a Workload, a JobTrace, or the path of a queue")

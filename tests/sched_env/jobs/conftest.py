@@ -12,7 +12,7 @@ import pytest
 from sched_env.jobs.runtime import RuntimeModel
 from sched_env.jobs.tables import JobTrace, Topology
 from sched_env.jobs.topology import Description, build
-from sched_env.jobs.vector import Workload
+from sched_env.jobs.workload import Workload
 from sched_env.vector import make_vec
 
 SHARED = Path(os.environ.get("LOADMASTER_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))

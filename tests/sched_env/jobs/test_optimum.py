@@ -15,7 +15,7 @@ from sched_env.jobs import synthetic as synthetic_jobs
 from sched_env.jobs.optimum import METRICS, NOWHERE, exclusive_optimum, optimum
 from sched_env.jobs.runtime import RuntimeModel
 from sched_env.jobs.tables import JobTrace
-from sched_env.jobs.vector import Workload
+from sched_env.jobs.workload import Workload
 from sched_env.vector import make_vec
 from wire.errors import ConfigError
 

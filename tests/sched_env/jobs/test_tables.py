@@ -12,7 +12,7 @@ from sched_env.jobs.profiles import Measured, ProfileFit, complete
 from sched_env.jobs.runtime import RuntimeModel, from_table
 from sched_env.jobs.tables import JobTrace, RuntimeTable
 from sched_env.jobs.topology import load
-from sched_env.jobs.vector import Workload
+from sched_env.jobs.workload import Workload
 from sched_env.vector import make_vec
 from wire.errors import TraceError
 
