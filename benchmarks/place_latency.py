@@ -130,6 +130,7 @@ def signed_push(folder: Path, hidden: int) -> bytes:
     signature = key.sign(record, ec.ECDSA(hashes.SHA256()))
     (bundle / RECORD_FILE).write_bytes(record)
     key_id = signatures.key_id(trusted / "benchmark.pub")
+    (trusted / signatures.LISTED).write_text(json.dumps([key_id]))
     (bundle / RECORD_SIGNATURE_FILE).write_bytes(encode(RecordSignature.of(key_id, signature)))
     return subprocess.run(["tar", "-C", str(bundle), "-cf", "-", "."], check=True, capture_output=True).stdout
 

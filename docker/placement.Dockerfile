@@ -1,27 +1,33 @@
 # The placement service: numpy, onnxruntime and a web server; no torch, no Airflow, no DVC, no numba, no gymnasium.
 #
 #   docker build -f docker/placement.Dockerfile -t loadmaster-placement .
+#   docker build -f docker/placement.Dockerfile --build-arg RELEASE=1 --build-arg BASE=python:3.13-slim-bookworm@sha256:... .
 #
-# BASE must have Python 3.11-3.13 with venv. In a pipeline that publishes images give it by digest
-# (--build-arg BASE=python:3.13-slim-bookworm@sha256:...), so that the same commit gives the same image.
-# EXTRAS=serve,sim adds the kernels, which only the controller of the computing power network (CPN) runs.
+# BASE must have Python 3.11-3.13 with venv. A release names it by the digest that was pulled and tested, so that the same
+# commit gives the same image; RELEASE=1 refuses any other. REQUIREMENTS=serve-sim adds the kernels, which only the
+# controller of the computing power network (CPN) runs. docker/lock.sh writes the lists.
 ARG BASE=python:3.13-slim-bookworm
 
 FROM ${BASE} AS build
-ARG EXTRAS=serve
+ARG BASE
+ARG RELEASE=0
+ARG REQUIREMENTS=serve
 WORKDIR /src
-RUN python3 -m venv /opt/loadmaster
-# Dependencies first: they change less often than the code, and their layer is then reused.
-COPY pyproject.toml constraints.txt README.md LICENSE ./
-RUN mkdir wire sched_env placement \
-    && touch wire/__init__.py sched_env/__init__.py placement/__init__.py \
-    && /opt/loadmaster/bin/pip install --no-cache-dir -c constraints.txt ".[${EXTRAS}]" \
-    && /opt/loadmaster/bin/pip uninstall --yes loadmaster
+COPY docker/check-base.sh docker/
+RUN sh docker/check-base.sh "${RELEASE}" "${BASE}"
+RUN python3 -m venv /opt/loadmaster && python3 -m venv /opt/build
+# Dependencies first: they change less often than the code, and their layer is then reused. Hashes of all of them, and of
+# what builds ours: nothing gets in that was not there when the list was made.
+COPY docker/requirements-${REQUIREMENTS}.txt docker/requirements-build.txt docker/
+RUN /opt/loadmaster/bin/pip install --no-cache-dir --no-deps --require-hashes -r docker/requirements-${REQUIREMENTS}.txt \
+    && /opt/build/bin/pip install --no-cache-dir --no-deps --require-hashes -r docker/requirements-build.txt
 # Only what the service is made of: the pipeline has no business here.
+COPY pyproject.toml README.md LICENSE ./
 COPY wire wire
 COPY sched_env sched_env
 COPY placement placement
-RUN /opt/loadmaster/bin/pip install --no-cache-dir --no-deps . \
+RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --no-index --wheel-dir /src/wheels . \
+    && /opt/loadmaster/bin/pip install --no-cache-dir --no-deps --no-index /src/wheels/*.whl \
     && /opt/loadmaster/bin/python -m compileall -q /opt/loadmaster/lib
 
 FROM ${BASE}

@@ -78,6 +78,7 @@ def verify_signature(files: Mapping[str, bytes], store: PolicyStore, settings: S
     """Verify the signature over exactly these bytes, in a private folder; returns the id of the key."""
     if SIGNATURE_FILE not in files:
         raise BundleError(f"bundle has no {SIGNATURE_FILE}", "a signed bundle")
+    proof.trusted_keys(settings)
     folder = store.staging()
     try:
         for name, data in files.items():
@@ -95,7 +96,7 @@ def verify_signature(files: Mapping[str, bytes], store: PolicyStore, settings: S
 def check_key(key: str, settings: Settings) -> None:
     """Refuse a key that does not count any more, whenever a policy that it signed is to go live."""
     signatures.refuse_revoked(key, settings.revoked_keys_file, source="the policy")
-    if key not in signatures.trusted(settings.trusted_keys_dir):
+    if key not in proof.trusted_keys(settings):
         raise BundleError(f"the policy is signed by key {key[:12]}, which is not trusted any more")
 
 
@@ -128,7 +129,7 @@ def admit(
     if record is not None:
         proof.hold_to(record, checked.manifest, files)
     try:
-        trial.run(files, timeout_s=settings.trial_timeout_s, memory_mib=settings.trial_memory_mib)
+        trial.run(files, settings)
         return open_policy(checked, key)
     except BundleError as error:
         raise PushRefusedError.because("trial", error) from error

@@ -88,6 +88,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_bundle_mib: Positive = 100
     """Largest pushed bundle; the bundle checker has a cap for each file besides."""
 
+    policy_memory_mib: Positive = 384
+    """Memory that a policy may take in its trial, for the largest batch and the largest call; the service holds two."""
+
     keep_bundles: Annotated[int, msgspec.Meta(ge=2)] = 10
     """Bundles kept on disk for each problem; live and previous always are."""
 

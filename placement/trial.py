@@ -13,21 +13,29 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from placement.errors import StoreError
 from wire.errors import EXIT_USER_ERROR, BundleError, run_cli
 
+if TYPE_CHECKING:
+    from placement.settings import Settings  # the child limits itself before it imports anything of size
+
 MIB = 1024 * 1024
 
 _PASSED_ON = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT")
 
 
-def run(files: Mapping[str, bytes], *, timeout_s: float, memory_mib: int) -> None:
-    """Check and load a bundle in a child process; raises :class:`BundleError` when that does not end well."""
+def run(files: Mapping[str, bytes], settings: Settings) -> None:
+    """Check, load and exercise a bundle in a child process; raises :class:`BundleError` when that does not end well."""
+    timeout_s = settings.trial_timeout_s
     environ = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    command = [sys.executable, "-B", "-m", "placement.trial", str(memory_mib), str(int(timeout_s) + 1)]
+    limits = (settings.trial_memory_mib, int(timeout_s) + 1)
+    asked = (settings.batch_rows, settings.deadline_ms, settings.policy_memory_mib)
+    command = [sys.executable, "-B", "-m", "placement.trial", *map(str, limits + asked)]
     try:
         child = subprocess.run(
             command,
@@ -64,11 +72,27 @@ def main() -> int:
         with contextlib.suppress(ValueError, OSError):  # macOS knows no limit on address space
             resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
     files = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=dict[str, bytes])
-    from placement.policy import open_policy
-    from wire import bundle
+    from placement.policy import TrialLimits, exercise, open_policy
+    from wire import bundle, graph
 
-    open_policy(bundle.check(files), key="")
+    checked = bundle.check(files)
+    graph.runtime()  # its own size is no fault of the policy
+    before = _peak_mib()
+    limits = TrialLimits(int(sys.argv[3]), float(sys.argv[4]) / 1e3, int(sys.argv[5]))
+    exercise(open_policy(checked, key=""), limits)
+    grown = _peak_mib() - before
+    if grown > limits.memory_mib:
+        raise BundleError(f"the policy takes {grown:.0f} MiB of memory", f"at most {limits.memory_mib}")
     return 0
+
+
+def _peak_mib() -> float:
+    """Return the most memory this process has held; of the resource usage, Linux keeps the parent's peak over exec."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (MIB if sys.platform == "darwin" else 1024)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import hashlib
 import json
 import stat
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -186,7 +186,7 @@ def _columns(features: Iterable[Feature]) -> list[tuple[str, str, float]]:
 
 
 def check_golden(data: bytes, spec: FeatureSpec) -> tuple[GoldenCase, ...]:
-    """Decode the policy's golden vectors: two candidate counts or more, right shapes, finite numbers."""
+    """Decode the policy's golden vectors: two candidate counts or more, right shapes, finite numbers, open masks."""
     cases = []
     for size, arrays in golden.load(data, GOLDEN_FILE, _PARTS).items():
         rows = arrays["scores"].shape[0] if arrays["scores"].ndim else 0
@@ -198,18 +198,24 @@ def check_golden(data: bytes, spec: FeatureSpec) -> tuple[GoldenCase, ...]:
         }
         golden.hold_to(arrays, expected, size, GOLDEN_FILE)
         cases.append(GoldenCase(**arrays))
+    telling = [case for case in cases if (np.count_nonzero(case.mask, axis=1) > 1).any()]
+    if len(telling) < 2:
+        raise BundleError(
+            f"{GOLDEN_FILE} has {len(telling)} sizes with a request of two allowed candidates or more",
+            "two or more: what the mask hides is compared with nothing",
+        )
     return tuple(cases)
 
 
-def replay_golden(session: Any, cases: Iterable[GoldenCase]) -> float:
-    """Replay the policy's golden vectors; returns the worst relative difference, raises when a score differs."""
-    worst = 0.0
+def replay_golden(session: Any, cases: Sequence[GoldenCase]) -> float:
+    """Replay the policy's golden vectors; returns the worst difference, a share of the spread, or raises."""
+    worst, apart = 0.0, golden.spread((case.scores[case.mask] for case in cases), GOLDEN_FILE)
     for case in cases:
         what = f"{POLICY_FILE} of size {case.mask.shape[1]}"
         found = golden.run(partial(scores, session, case.candidates, case.request, case.mask), case.scores, what)
         if (found[~case.mask] != np.float32(MASKED_SCORE)).any():
             raise BundleError(f"golden vectors: {what} scores a masked candidate", f"{MASKED_SCORE:g}")
-        worst = max(worst, golden.compare(found[case.mask], case.scores[case.mask], what))
+        worst = max(worst, golden.compare(found[case.mask], case.scores[case.mask], what, apart))
     return worst
 
 

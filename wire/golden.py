@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,12 @@ MAX_BYTES = 64 * 1024 * 1024
 """Of one file, packed and unpacked."""
 
 TOLERANCE = 1e-4
-"""Allowed |answer - expected| / (1 + |expected|): other CPUs sum in another order, a wrong graph is far off."""
+"""Allowed difference, as a share of the spread of the answers: other CPUs sum in another order, a wrong graph is far
+off. Not as a share of the answers themselves: with a large constant in all of them every graph would pass, and with
+tiny ones any fixed allowance would be all there is."""
+
+ROUNDING = 16 * float(np.finfo(np.float32).eps)
+"""Share of an answer by which float32 itself may differ from one CPU to the next."""
 
 
 def load(data: bytes, file: str, ports: Sequence[str]) -> dict[int, Arrays]:
@@ -66,9 +71,31 @@ def run(graph: Callable[[], FloatArray], expected: FloatArray, what: str) -> Flo
     return found
 
 
-def compare(found: FloatArray, expected: FloatArray, what: str) -> float:
-    """Return the worst relative difference; raises when it is above the tolerance."""
-    worst = float((np.abs(found - expected) / (1.0 + np.abs(expected))).max(initial=0.0))
+def spread(answers: Iterable[FloatArray], file: str) -> float:
+    """Return how far the recorded answers of a file lie apart; raises when float32 cannot tell them apart."""
+    values = np.concatenate([np.ravel(one) for one in answers]).astype(np.float64)
+    if not values.size:
+        raise BundleError(f"{file} records no answer that counts", "candidates that the mask allows")
+    apart, largest = float(values.max() - values.min()), float(np.abs(values).max())
+    if 0.0 < apart < 10.0 * ROUNDING * largest:
+        found = f"{file}: answers up to {largest:.3g} lie only {apart:.3g} apart"
+        raise BundleError(found, "a spread that float32 can tell from rounding")
+    return apart
+
+
+def compare(found: FloatArray, expected: FloatArray, what: str, apart: float) -> float:
+    """Return the worst difference as a share of the spread; raises when it is above the tolerance.
+
+    Args:
+        found: The answers.
+        expected: The recorded ones.
+        what: Names graph and size in a refusal.
+        apart: :func:`spread` of all recorded answers of the file.
+    """
+    difference = np.abs(found.astype(np.float64) - expected)
+    scale = apart + np.abs(expected.astype(np.float64)) * (ROUNDING / TOLERANCE) + np.finfo(np.float64).tiny
+    worst = float((difference / scale).max(initial=0.0))
     if worst > TOLERANCE:
-        raise BundleError(f"golden vectors: answers of {what} differ by {worst:.2e}", f"at most {TOLERANCE:g}")
+        said = f"at most {TOLERANCE:g} of the spread of the answers ({apart:.3g})"
+        raise BundleError(f"golden vectors: answers of {what} differ by {worst:.2e} of their spread", said)
     return worst

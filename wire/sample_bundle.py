@@ -36,7 +36,7 @@ from wire.contracts.bundle import (
     model_golden_file,
 )
 from wire.contracts.feature_spec import FeatureSpec
-from wire.contracts.record import PromotionRecord
+from wire.contracts.record import Answer, PromotionRecord
 from wire.graph import OPSET, open_session, scores
 
 
@@ -66,8 +66,23 @@ def record(files: dict[str, bytes], *, counter: int, previous_digest: str | None
         "reason": "a sample",
         "previous_record_sha256": None,
         "bundle_sha256": files_sha256(files),
+        "kind": "promotion",
+        "report_sha256": "0" * 64,
+        "rules_off": {},
     }
-    return PromotionRecord(**fields | changes)
+    fields |= changes
+    moment = fields["decided_at"]
+    answer = Answer(
+        id=f"sample-{counter}",
+        source="terminal",
+        person_id="nobody",
+        person_name=fields["approver"] or "nobody",
+        answered_at=moment,
+        asked_at=None,
+        digest=fields["digest"],
+        report_sha256=fields["report_sha256"],
+    )
+    return PromotionRecord(**{"answer": answer} | fields)
 
 
 def assemble(

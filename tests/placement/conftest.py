@@ -96,6 +96,8 @@ class Workshop:
     def trust(self, settings: Settings) -> None:
         settings.trusted_keys_dir.mkdir(parents=True, exist_ok=True)
         (settings.trusted_keys_dir / "trusted.pub").write_bytes(self.public.read_bytes())
+        listed = msgspec.json.encode([signatures.key_id(self.public)])
+        (settings.trusted_keys_dir / signatures.LISTED).write_bytes(listed)
 
 
 def digest_of(files: Files) -> str:

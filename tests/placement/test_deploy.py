@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -14,6 +15,8 @@ import yaml
 
 from placement.settings import Settings, load
 from sched_env import problems
+from wire import sample_bundle
+from wire.contracts import encode
 
 ROOT = Path(__file__).parents[2]
 
@@ -79,8 +82,102 @@ def test_the_image_runs_as_nobody_and_says_whether_it_is_well(dockerfile: str) -
     assert set(re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)) == {"${BASE}"}
     assert re.search(r"^USER 10001:10001$", dockerfile, re.MULTILINE)
     assert "HEALTHCHECK" in dockerfile
-    assert "-c constraints.txt" in dockerfile
     assert not re.search(r"\btorch\b(?!,)|COPY \. ", dockerfile)
+
+
+def test_everything_that_the_image_installs_has_a_hash(dockerfile: str) -> None:
+    installs = re.findall(r"pip install [^&]*", dockerfile.replace("\\\n", " "))
+    assert len(installs) == 3
+    assert all("--require-hashes" in one or "--no-index" in one for one in installs)
+    assert "--no-build-isolation --no-index" in dockerfile
+    pinned = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    for name in ("serve", "serve-sim", "build"):
+        text = (ROOT / "docker" / f"requirements-{name}.txt").read_text().replace("\\\n", " ")
+        for line in text.strip().splitlines():
+            package, version = re.match(r"([\w.-]+)==([^\s;]+)", line).groups()  # type: ignore[union-attr]
+            assert re.search(r"--hash=sha256:[0-9a-f]{64}", line), package
+            assert pinned.get(package, version) == version, f"run docker/lock.sh: {package}"
+        assert "://" not in text
+
+
+def test_the_list_covers_what_the_serving_extra_asks_for() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = {
+        re.split(r"[<>=; ]", one)[0] for one in [*extras["dependencies"], *extras["optional-dependencies"]["serve"]]
+    }
+    for name in ("serve", "serve-sim"):
+        listed = set(
+            re.findall(r"^([\w.-]+)==", (ROOT / "docker" / f"requirements-{name}.txt").read_text(), re.MULTILINE)
+        )
+        assert {one.lower() for one in asked} <= listed
+        assert not listed & {"torch", "pandas", "dvc", "apache-airflow"}
+
+
+def test_the_build_context_holds_no_state_and_no_secrets(dockerfile: str) -> None:
+    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
+    assert lines[0] == "*"
+    let_in = {line[1:] for line in lines if line.startswith("!")}
+    copied = set(re.findall(r"^COPY (?!--from)(.+) \S+$", dockerfile, re.MULTILINE))
+    for source in " ".join(copied).replace("${REQUIREMENTS}", "serve").split():
+        assert source in let_in or Path(source).match("docker/requirements-*.txt"), source
+    assert not {name for name in let_in if name.split("/")[0] in {"var", "data", ".git", "champions", "tests"}}
+
+
+@pytest.mark.parametrize(
+    ("release", "base", "code"),
+    [
+        ("0", "python:3.13", 0),
+        ("1", "python:3.13@sha256:" + "a" * 64, 0),
+        ("1", "python:3.13", 2),
+        ("1", "python:latest@sha256:", 2),
+        ("1", "python@sha256:" + "a" * 63, 2),
+        ("1", "python@sha256:" + "g" * 64, 2),
+        ("1", "a" * 64, 2),
+        ("1", "", 2),
+        ("1", "$(touch owned)@sha256:", 2),
+    ],
+)
+def test_a_release_is_built_on_a_base_named_by_its_digest(
+    dockerfile: str, tmp_path: Path, release: str, base: str, code: int
+) -> None:
+    assert 'check-base.sh "${RELEASE}" "${BASE}"' in dockerfile
+    command = ["sh", str(ROOT / "docker" / "check-base.sh"), release, base]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, list(tmp_path.iterdir())) == (code, []), done.stderr
+
+
+def test_a_revocation_reaches_a_deployed_service_by_the_documented_way(
+    settings: Settings, workshop: Any, kit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service sees what the ConfigMap holds: the files of var/keys/trusted, and nothing else of that machine."""
+    manifest = (ROOT / "deploy" / "placement.yaml").read_text()
+    assert "create configmap placement-keys --from-file=var/keys/trusted --dry-run" in manifest
+    monkeypatch.setenv("LOADMASTER_VAR", str(tmp_path / "var"))
+    from pipeline.registry import signing
+
+    def deploy() -> None:
+        shutil.rmtree(settings.trusted_keys_dir)
+        shutil.copytree(signing.trusted_folder(), settings.trusted_keys_dir)
+
+    def signed(seed: int, counter: int, live: str | None) -> dict[str, bytes]:
+        key = signing.private_key()
+        plain = {name: data for name, data in workshop.sample(seed).items() if name != kit.SIGNATURE_FILE}
+        files = workshop.sign(plain, key)
+        record = encode(sample_bundle.record(files, counter=counter, previous_digest=live))
+        return files | {"record.json": record, "record.sig": signing.sign_bytes(record)}
+
+    one, two = signed(1, 1, None), signed(2, 2, kit.digest_of(workshop.sample(1)))
+    deploy()
+    with kit.running(settings) as client:
+        assert kit.push(client, one).is_success
+        assert kit.push(client, two, live=kit.digest_of(one)).is_success
+        signing.revoke(signing.current_key_id(), "lost laptop", last_record=None)
+        deploy()
+        back = client.post("/v1/policies/functions/rollback", headers={"Authorization": f"Bearer {kit.TOKEN}"})
+        assert (back.status_code, "not trusted any more" in back.json()["error"]) == (422, True)
+        anew = signed(1, 3, kit.digest_of(two))  # the key that took its place is on the list
+        deploy()
+        assert kit.push(client, anew, live=kit.digest_of(two)).is_success
 
 
 def test_the_image_holds_what_the_service_imports(dockerfile: str) -> None:
@@ -126,6 +223,8 @@ for name in ("numba", "gymnasium", "scipy", "fastapi", "pydantic"):
 from starlette.testclient import TestClient
 from placement.app import create_app
 from sched_env import problems
+from wire import sample_bundle
+from wire.contracts import encode
 
 def plain(fields):
     return {name: default or 1.0 for name, (_, default) in fields.items() if math.isfinite(default) and default >= 0}

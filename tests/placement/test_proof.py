@@ -177,3 +177,39 @@ def test_a_revocation_is_seen_and_shown_without_a_restart(
         assert kit.place(client).json()["digest"], "it answers until somebody decides"
         settings.revoked_keys_file.unlink()
         within(lambda: client.get("/readyz").json()["degraded"] == {})
+
+
+def test_a_key_dropped_into_the_folder_is_not_trusted_because_it_is_there(
+    client: Any, settings: Any, workshop: Any, kit: Any
+) -> None:
+    public = workshop.stranger.with_suffix(".pub").read_bytes()
+    (settings.trusted_keys_dir / "dropped.pub").write_bytes(public)
+    record = sample_bundle.record(workshop.sample(1), counter=1, previous_digest=None)
+    answer = kit.push(client, workshop.sample(1) | workshop.proof(record, workshop.stranger))
+    assert (answer.status_code, "unknown key" in answer.json()["error"]) == (422, True)
+    theirs = workshop.sign(
+        {name: data for name, data in workshop.sample(1).items() if name != kit.SIGNATURE_FILE}, workshop.stranger
+    )
+    answer = kit.push(client, theirs, counter=1)
+    assert (answer.status_code, "not trusted" in answer.json()["error"]) == (422, True)
+    (settings.trusted_keys_dir / signatures.LISTED).unlink()
+    answer = kit.push(client, workshop.sample(1), counter=1)
+    assert (answer.status_code, "no key is trusted" in answer.json()["error"]) == (422, True)
+
+
+def test_a_record_without_its_approvers_answer_to_this_bundle(attempt: Attempt, workshop: Any) -> None:
+    whole = sample_bundle.record(workshop.sample(2), counter=2, previous_digest=None).answer
+    attempt("record", "no answer", answer=None)
+    attempt("record", "no answer", answer=msgspec.UNSET, schema=1)
+    attempt("record", "no answer", answer=msgspec.structs.replace(whole, person_name="mallory"))
+    attempt("record", "no answer", answer=msgspec.structs.replace(whole, digest="sha256:" + "0" * 64))
+
+
+def test_back_to_what_was_live_once_needs_a_record_of_its_own_and_no_gate(
+    live_client: Any, workshop: Any, kit: Any
+) -> None:
+    one, two = workshop.sample(1), workshop.sample(2)
+    assert kit.push(live_client, two, counter=2, live=kit.digest_of(one)).is_success
+    back = workshop.promoted(one, counter=3, live=kit.digest_of(two), kind="rollback", gate={})
+    assert kit.push(live_client, back, live=kit.digest_of(two)).is_success
+    assert kit.place(live_client).json()["digest"] == kit.digest_of(one)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from placement import intake, trial
+from placement.settings import Settings
 from sched_env import problems
 from wire import sample_bundle
 from wire.errors import BundleError
@@ -266,14 +267,14 @@ def test_a_policy_that_eats_memory_ends_in_the_trial(workshop: Any) -> None:
     maximum.input[1] = "one_more"
     files = sample_bundle.assemble(SPEC, model.SerializeToString(), golden=golden)
     with pytest.raises(BundleError):
-        trial.run(files, timeout_s=60, memory_mib=4096)
+        trial.run(files, Settings())
 
 
 def test_a_trial_that_cannot_even_start_is_a_refusal(workshop: Any) -> None:
     with pytest.raises(BundleError, match="trial load"):
-        trial.run(workshop.sample(1), timeout_s=60, memory_mib=16)
+        trial.run(workshop.sample(1), Settings(trial_memory_mib=16))
     with pytest.raises(BundleError, match="longer than"):
-        trial.run(workshop.sample(1), timeout_s=0.01, memory_mib=4096)
+        trial.run(workshop.sample(1), Settings(trial_timeout_s=0.01))  # type: ignore[arg-type]
 
 
 def test_models_that_do_not_hold_what_they_say_are_refused(refused: Refused, workshop: Any, runtime_model: Any) -> None:

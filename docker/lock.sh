@@ -1,0 +1,15 @@
+#!/bin/sh
+# Write the lists that images install from: every version with the hashes of its files, so that nothing else gets in.
+# Run after a change of pyproject.toml or constraints.txt; needs uv (make setup installs it).
+set -eu
+cd "$(dirname "$0")/.."
+uv=${UV:-.venv/bin/uv}
+lock() { # output, then further arguments
+    output=$1
+    shift
+    "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+        --no-emit-index-url --no-emit-find-links --constraints constraints.txt --output-file "$output" "$@"
+}
+lock docker/requirements-serve.txt pyproject.toml --extra serve
+lock docker/requirements-serve-sim.txt pyproject.toml --extra serve --extra sim
+printf 'setuptools>=77\n' | lock docker/requirements-build.txt -
