@@ -199,6 +199,14 @@ def approved(chain: Chain, record: PromotionRecord, *, history: bool = False) ->
     return directory
 
 
+def signed_by_retired(chain: Chain, record: PromotionRecord) -> bool:
+    """Whether a record's bundle must be signed anew before it can be served again; a revoked key's is refused."""
+    directory = approved(chain, record, history=True)
+    key = signatures.signer(directory, signing.public_keys())
+    signatures.refuse_revoked(key, signing.revoked_file(), source=str(directory / SIGNATURE_FILE))
+    return key not in signatures.trusted(signing.trusted_folder())
+
+
 def _pointer(chain: Chain, record: PromotionRecord) -> bytes:
     """Read the DVC file as it was when these very bytes were approved; a bundle may have been signed anew since."""
     wanted = (record.digest, record.bundle_sha256)

@@ -105,9 +105,10 @@ def roll_back(problem: str, url: str, *, approver: str, reason: str, to: str | N
             "an approved policy to go back to",
             "python -m pipeline.registry list shows what was live; --to names it",
         )
-    bundles.approved(chain, before)  # Signed by a key that is good now; the service may not have heard of a revocation.
-    if target != answer.previous_digest:
-        return _push_again(problem, url, before, approver=approver, reason=reason)
+    # The service would refuse what a withdrawn key signed, unless it has not heard of that yet.
+    retired = bundles.signed_by_retired(chain, before)
+    if retired or target != answer.previous_digest:
+        return _push_again(problem, url, before, approver=approver, reason=reason, sign_anew=retired)
     flip_back(url, problem, live_digest=live.digest, counter=chain.counter(problem) + 1)
     after = live_policy(url, problem)
     if after is None or after.digest != target:
@@ -127,9 +128,15 @@ def _once_live(chain: Chain, problem: str, to: str) -> str:
     return found.pop()
 
 
-def _push_again(problem: str, url: str, before: PromotionRecord, *, approver: str, reason: str) -> PromotionRecord:
+def _push_again(
+    problem: str, url: str, before: PromotionRecord, *, approver: str, reason: str, sign_anew: bool
+) -> PromotionRecord:
     """Sign the decision to go back to an older policy, hand it to the service with that, and ask what it runs."""
     given = terminal.typed(approver, digest=before.digest, report_sha256=None)
+    sha256, files = before.bundle_sha256, {}
+    if sign_anew:
+        directory = bundles.sign_anew(bundles.approved(Chain.open(), before, history=True))
+        sha256, files = bundles.files_sha256(directory), {bundles.pointer_of(before.digest): bundles.store(directory)}
 
     def decide(chain: Chain) -> PromotionRecord:
         live = _settled(chain, problem)
@@ -141,10 +148,11 @@ def _push_again(problem: str, url: str, before: PromotionRecord, *, approver: st
             previous_digest=live.digest if live else None,
             approver=given.person_name,
             reason=reason,
+            bundle_sha256=sha256,
             answer=given,
         )
 
-    record = append(decide)
+    record = append(decide, files=files)
     push_approved(record, url)
     return confirm(problem, url)
 

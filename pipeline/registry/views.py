@@ -20,7 +20,10 @@ from wire.errors import LoadmasterError
 def describe(record: PromotionRecord) -> str:
     """Say a record in one line."""
     by = f" by {record.approver}" if record.approver else ""
-    return f"{record.problem}: {record.state}{by} {record.digest} (record {record.sequence}, counter {record.counter})"
+    what = f" for a {record.kind}" if record.state == "approved" and record.kind in ("rollback", "resign") else ""
+    off = f"; rules switched off: {', '.join(sorted(record.rules_off))}" if record.rules_off else ""
+    counted = f"(record {record.sequence}, counter {record.counter})"
+    return f"{record.problem}: {record.state}{what}{by} {record.digest} {counted}{off}"
 
 
 def status(chain: Chain, problem: str | None = None) -> Iterator[str]:

@@ -345,10 +345,28 @@ def test_no_rollback_to_a_policy_that_a_revoked_key_signed(history, service) -> 
     first, second = Chain.open().records[0], Chain.open().records[2]
     service.policies["functions"] = {"digest": first.digest, "counter": 3, "previous_digest": second.digest}
     signing.revoke(signing.current_key_id(), "laptop lost", last_record=Chain.open().head())
-    with pytest.raises(LoadmasterError, match="signed by a key that is not trusted"):
+    with pytest.raises(LoadmasterError, match=r"revoked key .*laptop lost"):
         outcomes.roll_back("functions", service.url, approver="eve", reason="", to=second.digest)
     assert service.pushes == []
     assert service.policies["functions"]["digest"] == first.digest
+
+
+def test_back_to_what_a_retired_key_signed_it_is_signed_anew(history, service) -> None:
+    first, second = Chain.open().records[0], Chain.open().records[2]
+    service.policies["functions"] = {"digest": first.digest, "counter": 3, "previous_digest": second.digest}
+    old = signing.current_key_id()
+    signing.rotate()
+    signing.retire(old, last_record=Chain.open().head())
+    record = outcomes.roll_back("functions", service.url, approver="eve", reason="SLA", to=second.digest)
+    assert (record.state, record.digest) == ("live", second.digest)
+    assert record.bundle_sha256 != second.bundle_sha256
+    bundle = places.bundle(second.digest)
+    assert signatures.verify(bundle, signing.trusted_folder(), signing.revoked_file()) == signing.current_key_id()
+    approved = Chain.open().approved("functions", second.digest)
+    assert approved is not None
+    assert approved.kind == "rollback"
+    findings = [str(finding) for finding in verify()[1]]
+    assert all("retired key" in one for one in findings), "what it signed and is still in reach is told, nothing else"
 
 
 # Keys ------------------------------------------------------------------------------------------------------------
