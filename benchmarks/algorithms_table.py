@@ -1,6 +1,6 @@
 """Every algorithm on every problem, small, three seeds: does it learn? Writes docs/results/algorithms.{json,md}.
 
-From nothing (no teacher, nothing imitated), on each problem's generated trace; judged greedily on 32 start points that
+From nothing (no teacher, nothing imitated), on each problem's generated trace; judged greedily on 16 start points that
 no training's seed draws, with the last weights, not the best ones. The margin is set before: of the way from random
 feasible placement to the problem's fallback rule, in the metric the problem is judged by, at least ``MARGIN`` must be
 gone, in the mean over the seeds. Finished trainings are kept in the JSON file; only missing ones are run.
@@ -36,18 +36,19 @@ SCALE = {"vm": 0.02, "pods": 0.1, "jobs": 1.0}
 """Brings returns to order one: +1 a placed VM adds up to a hundred."""
 ON_POLICY = {"teacher": "", "hidden": 32, "missing_rate": 0.0}
 BUDGET: dict[str, dict[str, Any]] = {
-    "ppo": ON_POLICY | {"envs": 32, "rollout_steps": 64, "rollouts_per_segment": 2, "segments": 6, "batch": 256},
-    "a2c": ON_POLICY | {"rollouts_per_segment": 32, "segments": 6},
-    "dqn": ON_POLICY | {"rollouts_per_segment": 32, "segments": 6},
+    "ppo": ON_POLICY
+    | {"envs": 16, "rollout_steps": 32, "rollouts_per_segment": 6, "segments": 4, "batch": 128, "learning_rate": 0.003},
+    "a2c": ON_POLICY | {"rollouts_per_segment": 24, "segments": 4},
+    "dqn": ON_POLICY | {"rollouts_per_segment": 32, "segments": 4},
 }
 BUDGET |= {"maskable_ppo": BUDGET["ppo"], "sac": BUDGET["dqn"], "qmix": BUDGET["dqn"]}
-MARGIN = 0.1
+MARGIN, EPISODES = 0.1, 16
 OUT = Path("docs/results/algorithms.json")
 
 
 def task_of(problem: str) -> train.Task:
     name, overrides = TASKS[problem]
-    return train.on_scenario(scenarios.load(name, overrides))
+    return train.on_scenario(scenarios.load(name, overrides), EPISODES)
 
 
 def one(problem: str, algorithm: str, seed: int) -> dict[str, Any]:
@@ -78,8 +79,8 @@ def share(entry: dict[str, Any], figure: float) -> float:
     return (figure - chance) / (rule - chance)
 
 
-def write(document: dict[str, Any]) -> None:
-    OUT.write_text(json.dumps(document, indent=1) + "\n")
+def write(document: dict[str, Any], out: Path) -> None:
+    out.write_text(json.dumps(document, indent=1) + "\n")
     names = [name for name in BUDGET if any(name in entry["runs"] for entry in document.values())]
     lines = [
         "# Algorithms on problems",
@@ -117,7 +118,7 @@ def write(document: dict[str, Any]) -> None:
                 shown = ", ".join(f"{step:.0%}" for step in steps)
                 lines.append(f"| {name} | {shown} | {seeds[0]['curve'][-1][0]:,.0f} | {cpu:.0f} |")
         lines.append("")
-    OUT.with_suffix(".md").write_text("\n".join(lines))
+    out.with_suffix(".md").write_text("\n".join(lines))
 
 
 def cell(entry: dict[str, Any], algorithm: str) -> str:
@@ -135,8 +136,9 @@ def main() -> int:
     parser.add_argument("--problem", action="append", choices=tuple(TASKS))
     parser.add_argument("--algorithm", action="append", choices=tuple(BUDGET))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=OUT, help="what is there is kept (default: %(default)s)")
     options = parser.parse_args()
-    document: dict[str, Any] = json.loads(OUT.read_text()) if OUT.exists() else {}
+    document: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
     for seed in range(options.seeds):
         for problem in options.problem or TASKS:
             if problem not in document:
@@ -149,13 +151,13 @@ def main() -> int:
                 runs[str(seed)] = run = one(problem, algorithm, seed)
                 gone = share(entry, run["curve"][-1][1])
                 print(f"{problem} {algorithm} {seed}: {gone:.0%} in {run['cpu_s']} s", flush=True)
-                write(document)
+                write(document, options.out)
     reached = {
         f"{problem}/{algorithm}": statistics.mean(share(entry, run["curve"][-1][1]) for run in runs.values())
         for problem, entry in document.items()
         for algorithm, runs in entry["runs"].items()
     }
-    write(document)
+    write(document, options.out)
     print(json.dumps({"below_margin": sorted(name for name, gone in reached.items() if gone < MARGIN), **reached}))
     return 0
 

@@ -44,6 +44,9 @@ class Mixer(nn.Module):
         self.leave = nn.Linear(hidden, 1)
         self.inner, self.outer = nn.Linear(2 * hidden, mixers), nn.Linear(2 * hidden, mixers)
         self.inner_bias = nn.Linear(2 * hidden, mixers)
+        with torch.no_grad():  # begins close to the plain sum, from where any mixing can be learned
+            self.inner.bias.fill_(1.0)
+            self.outer.bias.fill_(1.0 / mixers)
 
     def forward(self, observation: dict[str, Tensor]) -> Tensor:
         """Return the mixed value ``[B, C]`` of each candidate's taking while the others leave; masked."""
@@ -51,9 +54,13 @@ class Mixer(nn.Module):
         encoded, pooled = self.scorer.encode(observation["candidates"], observation["request"], mask)
         feasible = mask.to(encoded.dtype)
         gain = self.scorer.score(encoded, pooled, mask)  # of taking over leaving
-        leaving = (self.leave(encoded).squeeze(-1) * feasible).sum(dim=1, keepdim=True)
+        # Their mean, not their sum: a value must not grow with the number of candidates.
+        leaving = (self.leave(encoded).squeeze(-1) * feasible).sum(1, True) / feasible.sum(1, True).clamp(min=1.0)
         total = (torch.where(mask, gain, torch.zeros_like(gain)) + leaving).unsqueeze(-1)
-        inner = functional.elu(total * self.inner(pooled).abs().unsqueeze(1) + self.inner_bias(pooled).unsqueeze(1))
+        # Leaky, where QMIX has an ELU: values below zero must not flatten out, or nothing is learned there.
+        inner = functional.leaky_relu(
+            total * self.inner(pooled).abs().unsqueeze(1) + self.inner_bias(pooled).unsqueeze(1), 0.3
+        )
         mixed = (inner * self.outer(pooled).abs().unsqueeze(1)).sum(dim=-1) + self.scorer.value_head(pooled)
         return torch.where(mask, mixed, torch.full_like(mixed, MASKED_SCORE))
 

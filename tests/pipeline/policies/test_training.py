@@ -187,3 +187,9 @@ def test_the_adapter_wants_copies(tiny_workload):
     env = make_vec(tiny_workload.scenario, 2, 0, tiny_workload.trace)
     with pytest.raises(ValueError, match="copy=True"):
         Sb3VecEnv(env)
+
+
+def test_on_the_scorer_ppo_and_maskable_ppo_are_the_same_algorithm(tiny_workload, tmp_path):
+    tiny = {name: algorithms.settings(name, **TINY["ppo"], teacher="") for name in ("ppo", "maskable_ppo")}
+    one, two = (train(tiny_workload, tiny[name], tmp_path / name, algorithm=name) for name in tiny)
+    assert same(one, two)
