@@ -31,7 +31,7 @@ def load(section: str, kind: type[T], path: Path = PARAMS_FILE) -> T:
         document = yaml.safe_load(path.read_text())
     except FileNotFoundError as error:
         raise ConfigError(f"{path} does not exist", fix="run from the repository's root, or pass --params") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # an unquoted 2026-13-05 is a ValueError
         raise ConfigError(f"{path} is not YAML: {error}") from error
     value: object = document
     for depth, key in enumerate(section.split(".")):

@@ -18,6 +18,8 @@ class Account(msgspec.Struct):
     """Rows that a window table was made from."""
     merged: int = 0
     """Copies of a row that is counted in ``rows_out`` or ``quarantined``."""
+    alike: int = 0
+    """Rows of ``rows_out`` that are like another one in every column and yet may be another request: kept."""
     repaired: dict[str, int] = msgspec.field(default_factory=dict)
     """Rows of ``rows_out`` whose unit, name or excess was put right, by repair."""
     quarantined: dict[str, int] = msgspec.field(default_factory=dict)
@@ -36,6 +38,7 @@ class Account(msgspec.Struct):
         self.rows_in += other.rows_in
         self.rows_out += other.rows_out
         self.merged += other.merged
+        self.alike += other.alike
         self.put_right(other.repaired)
         self.quarantined = _plus(self.quarantined, other.quarantined)
 
@@ -56,6 +59,7 @@ class Account(msgspec.Struct):
         return (
             f"{self.rows_in:,} in = {self.rows_out:,} out + {self.merged:,} merged + "
             f"{sum(self.quarantined.values()):,} quarantined; {sum(self.repaired.values()):,} repaired"
+            + (f"; {self.alike:,} alike but not provably copies: kept" if self.alike else "")
         )
 
 

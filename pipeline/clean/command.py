@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     from pipeline.clean.day import CleanedDay, RawDay
 
 FILE = "part-0.parquet"
-DEFINITION = 6
+DEFINITION = 7
 """Raised when the definition of cleaning changes, so that half-done work of an older one is not used."""
+STRAY_DAYS = 7
+STRAY_SHARE = 1e-3
+"""Days this far from all others with less than this share of the rows are no days: a clock was wrong."""
 STANDARDS = ["cluster", "function", "standard_response_s"]
 _ACCOUNT = "account.json"
 
@@ -49,7 +52,7 @@ def clean(
     from pipeline.clean.tables import EARLIER
     from pipeline.progress import Progress
 
-    days = _wanted_days(raw, first, last)
+    days, strays = _wanted_days(raw, first, last)
     price_file = raw / prices.FILE
     price_list = prices.read_prices(price_file) if price_file.exists() else {}
     scratch = settings.var() / "scratch" / "clean"
@@ -66,7 +69,7 @@ def clean(
         Progress("clean", len(days), "day") as progress,
     ):
         for day in days:
-            source = _raw_day(raw, day)
+            source = _raw_day(raw, day, strays if day == days[0] else ())
             folder = folders[day] = scratch / _key(source, config, price_list, earlier)
             if (folder / _ACCOUNT).exists():
                 standards = _standards(folder / "functions.parquet")
@@ -89,8 +92,12 @@ def clean(
     return total(accounts)
 
 
-def _wanted_days(raw: Path, first: date | None, last: date | None) -> list[date]:
-    """List the days of a range that are there, and say which are not."""
+def _wanted_days(raw: Path, first: date | None, last: date | None) -> tuple[list[date], list[date]]:
+    """List the days of a range that are there, and say which are not; and stray days, apart from all others.
+
+    A few rows of 1999 among today's are a clock that was never set, not a day of the past: they are put aside with the
+    first day.
+    """
     if first and last and first > last:
         raise DataError(f"the range begins on {first} and ends on {last}", "a first day that is not after the last")
     present = days_present(raw)
@@ -98,12 +105,29 @@ def _wanted_days(raw: Path, first: date | None, last: date | None) -> list[date]
     if not days:
         wanted = f" between {first or 'the start'} and {last or 'the end'}" if first or last else ""
         raise DataError(f"{raw} has no day{wanted}", "folders <table>/date=YYYY-MM-DD", "run python -m pipeline.ingest")
+    strays = _strays(raw, days) if first is None and last is None else []
+    if strays:
+        names = ", ".join(day.isoformat() for day in strays[:5]) + (" ..." if len(strays) > 5 else "")
+        sys.stderr.write(f"clean: {raw} has a few rows of {names}, far from its other days: they are put aside\n")
+        days = [day for day in days if day not in strays]
     low, high = first or days[0], last or days[-1]
     missing = {low + timedelta(days=step) for step in range((high - low).days + 1)} - set(days)
     if missing:
         names = ", ".join(day.isoformat() for day in sorted(missing)[:5]) + (" ..." if len(missing) > 5 else "")
         sys.stderr.write(f"clean: {raw} has nothing of {len(missing)} day(s), which are left out: {names}\n")
-    return days
+    return days, strays
+
+
+def _strays(raw: Path, days: list[date]) -> list[date]:
+    """Find days that are weeks from the others and have next to no rows."""
+    rows = {day: _raw_day(raw, day).rows for day in days}
+    runs: list[list[date]] = []
+    for day in days:
+        if not runs or (day - runs[-1][-1]).days > STRAY_DAYS:
+            runs.append([])
+        runs[-1].append(day)
+    whole = sum(rows.values())
+    return [day for run in runs if sum(rows[day] for day in run) < STRAY_SHARE * whole for day in run]
 
 
 def days_present(raw: Path) -> list[date]:
@@ -123,10 +147,12 @@ def _files(raw: Path, table: str, day: date) -> list[Path]:
     return sorted((raw / table / f"date={day.isoformat()}").glob("cluster=*/*.parquet"))
 
 
-def _raw_day(raw: Path, day: date) -> RawDay:
+def _raw_day(raw: Path, day: date, strays: Sequence[date] = ()) -> RawDay:
     from pipeline.clean.day import RawDay
 
-    files = {table: _files(raw, table, day) for table in raw_contract.TABLES}
+    files = {
+        table: [file for one in (day, *strays) for file in _files(raw, table, one)] for table in raw_contract.TABLES
+    }
     near = [file for step in (-1, 1) for file in _files(raw, "samples", day + timedelta(days=step))]
     for table, paths in files.items():
         for path in paths:

@@ -152,7 +152,9 @@ class _Day:
         marked = judge(self._read(table, files), self.day.span_us)
         self._put_aside(table, quarantine.broken(table, marked))
         unique = self.engine.cache(unique_of(marked.filter(marked.rule.isnull()).drop("rule")), name)
-        count = self.engine.arrow(unique.agg(unique=unique.count(), rows=unique.rows.sum())).to_pylist()[0]
+        alike = {"alike": unique.alike.cast("int64").sum()} if "alike" in unique.columns else {}
+        count = self.engine.arrow(unique.agg(unique=unique.count(), rows=unique.rows.sum(), **alike)).to_pylist()[0]
+        self.accounts[table].alike += count.get("alike") or 0
         self.accounts[table].rows_out += count["unique"]
         self.accounts[table].merged += (count["rows"] or 0) - count["unique"]
         return unique if count["unique"] else None

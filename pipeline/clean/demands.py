@@ -14,10 +14,21 @@ TIES = ["t", "duration_s", "cpu_cores", "mem_bytes"]
 """Requests are dealt in order of arrival; equal times are ordered by size, so that every run deals alike."""
 
 
+FINE_US = 1_000
+"""Only a clock finer than this tells two requests apart: in one millisecond many may be alike."""
+
+
 def unique_requests(requests: ir.Table) -> ir.Table:
-    """Merge rows that are alike in every column; ``rows`` says how many each stands for."""
-    columns = ["cluster", "function", "pod", *TIES]
-    return requests.group_by(columns).agg(rows=requests.count())
+    """Merge rows that are alike in every column and provably one request; ``rows`` says how many each stands for.
+
+    An id proves it, or a time to the microsecond. Other rows that are alike are as many requests, and are kept:
+    ``alike`` marks all but the first of them.
+    """
+    rows = requests.group_by(["cluster", "function", "pod", "id", *TIES]).agg(rows=requests.count())
+    proven = (rows.id.nullif("").notnull()) | (rows.t % FINE_US != 0)
+    rows = rows.mutate(copy=ibis.range(0, ibis.ifelse(proven, 1, rows.rows)).unnest(), proven=proven)
+    rows = rows.mutate(rows=ibis.ifelse(rows.proven, rows.rows, 1), alike=rows["copy"] > 0)
+    return rows.drop("id", "proven", "copy")
 
 
 def with_function(requests: ir.Table, pods: ir.Table) -> ir.Table:

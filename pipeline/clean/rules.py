@@ -19,6 +19,8 @@ MAX_NODE_CORES = 2048.0
 """The largest machines that can be bought have some 1,900 vCPUs: a larger number is in millicores."""
 MAX_VALUE = 1e18
 """Above this a double no longer counts single units; real counters never get there."""
+MAX_DURATION_S = 7 * 86_400.0
+MAX_RUNTIME_S = 30 * 86_400.0
 EARLIEST_US = 946_684_800_000_000
 """2000-01-01: rows from before have a clock that was never set."""
 
@@ -47,11 +49,13 @@ RULES: dict[str, dict[str, str]] = {
         "implausible_value": "a share above 100 %, or more cores than any unit mix-up explains",
         "clock_jump": "a counter sample out of line with both neighbours: it belongs to another time",
         "over_capacity": "use above over_capacity_ratio x capacity that no unit mix-up explains",
+        "doubtful_unit": "a series that is in another unit all day, but nothing tells in which",
     },
     "requests": {
         "time_outside_day": "the time is not in the day of its partition, or before 2000",
         "no_function": "neither function nor pod is known",
         "no_duration": "the duration is missing, NaN, infinite or negative",
+        "endless_duration": "the duration is above seven days: another unit, or no duration",
         "bad_size": "cpu or memory is NaN, infinite, negative or larger than any node",
     },
     "events": {
@@ -65,6 +69,7 @@ RULES: dict[str, dict[str, str]] = {
         "time_outside_day": "the time is not in the day of its partition, or before 2000",
         "bad_id": "the id of execution or task is empty, or that of the task holds a space",
         "no_runtime": "the run time is missing, NaN, infinite or negative",
+        "endless_runtime": "the run time is above thirty days: another unit, or no run time",
         "bad_size": "cpu, memory or input are NaN, infinite or negative",
         "own_parent": "the task is its own parent",
         "bad_parents": "parents are not single ids with one space between, or parent_mb not one amount for each",
@@ -183,6 +188,7 @@ def request_rule(requests: ir.Table, span_us: tuple[int, int]) -> ir.StringColum
         (outside(requests.t, span_us), "time_outside_day"),
         (_missing(requests.function) & _missing(requests.pod), "no_function"),
         (_no_amount(duration), "no_duration"),
+        (duration > MAX_DURATION_S, "endless_duration"),
         (_any_not_a_size(requests, "cpu_cores", "mem_bytes") | too_large.fill_null(False), "bad_size"),
         else_=ibis.null("string"),
     )
@@ -209,6 +215,7 @@ def task_rule(tasks: ir.Table, span_us: tuple[int, int]) -> ir.StringColumn:
         (outside(tasks.t, span_us), "time_outside_day"),
         ((tasks.workflow == "") | (tasks.task == "") | tasks.task.contains(" "), "bad_id"),
         (_no_amount(tasks.runtime_s), "no_runtime"),
+        (tasks.runtime_s > MAX_RUNTIME_S, "endless_runtime"),
         (_any_not_a_size(tasks, "cpu_cores", "mem_bytes", "input_mb"), "bad_size"),
         ((ibis.literal(" ") + parents + " ").contains(ibis.literal(" ") + tasks.task + " "), "own_parent"),
         (~ids | ~((parent_mb == "") | (amounts & (parents != ""))), "bad_parents"),

@@ -107,8 +107,9 @@ class SampleCleaner:
     def _judge(self, long: ir.Table, level: ir.Table, rising: ir.Table, doubtful: ir.Table) -> ir.Table:
         """Sum doubtful series up again, sample by sample."""
         cache, config = self._engine.cache, self._config
-        judged = cache(units.judged_gauges(level, doubtful, config))
-        steps = cache(units.judged_intervals(self._steps(rising, doubtful), doubtful, config))
+        at = cache(units.moments(long, self._engine.table("series"), doubtful))
+        judged = cache(units.judged_gauges(level, doubtful, at, config))
+        steps = cache(units.judged_intervals(self._steps(rising, doubtful), doubtful, at, config))
         samples = judged.select("sid", "t", "value", "rejected", "repaired")
         again = [
             self._engine.by_series(samples, gauge_windows, LONG),
@@ -123,6 +124,9 @@ class SampleCleaner:
             over = rows.filter(rows.over)
             if self._any(over):
                 self._reject(over.mutate(rejected=ibis.literal(True)), "over_capacity", copies=copies)
+        unread = judged.filter(judged.doubt)
+        if self._any(unread):
+            self._reject(unread, "doubtful_unit", copies=True)
         jumped = steps.filter(steps.rejected & ~steps.over)
         if self._any(jumped):
             self._reject(jumped, "clock_jump", copies=False)

@@ -10,7 +10,7 @@ import ibis
 import ibis.expr.types as ir
 
 from pipeline.clean.config import CleanConfig
-from pipeline.clean.expressions import ended
+from pipeline.clean.expressions import ended, window_of
 from pipeline.clean.plan import Planner, promised
 from pipeline.clean.rules import MAX_NODE_CORES
 from pipeline.clean.series import LONG
@@ -23,6 +23,10 @@ LARGEST_MEM_BYTES = float(2**46)
 BINARY = (1024.0, 1024.0**2, 1024.0**3)
 MUCH_LESS = 300.0
 """A node's memory in use does not fall by this factor within a day; by 1,024 it does when the unit changes."""
+LEAST_USED = 1e-4
+"""A machine uses more of its memory than this: kernel and kubelet alone do."""
+LEAST_POD_BYTES = 65_536.0
+"""No process lives in less, and nobody asks for less: a smaller number is in another unit."""
 SLACK = 1.0 + 1e-9
 
 RESOURCE = {
@@ -54,7 +58,7 @@ def doubts(plan: Planner, series: ibis.Schema, config: CleanConfig) -> None:
     """
     stats = plan.cache(summaries(promised("measured", LONG), promised("series", series)), "stats")
     found = {"scales": plan.cache(scales(stats, config), "scales")}
-    found["doubtful"] = plan.cache(suspects(stats, found["scales"]), "doubtful")
+    found["doubtful"] = plan.cache(suspects(stats, found["scales"], config), "doubtful")
     for name, rows in found.items():
         plan.result(name, rows.agg(count=rows.count()))
 
@@ -75,7 +79,7 @@ def scales(stats: ir.Table, config: CleanConfig) -> ir.Table:
     stats = _with_bounds(stats, told)
     cpu = stats.metric.isin(["node_cpu_used_cores", "pod_cpu_used_cores", "pod_cpu_request_cores"])
     most = stats.bound * config.over_capacity_ratio
-    milli = cpu & (stats.typical > most) & (stats.typical <= 1000 * most)
+    milli = cpu & (stats.typical > most) & (stats.typical <= 1000 * most) & ~_percent(stats, config)
     percent = (stats.metric == "card_gpu_used_ratio") & (stats.peak > SLACK)
     # Where a capacity was in KiB, so was the use that fitted it.
     same = (stats.metric.isin(["node_mem_used_bytes", "card_mem_used_bytes"])) & (stats.factor > 1)
@@ -97,10 +101,25 @@ def apply_scales(long: ir.Table, found: ir.Table) -> ir.Table:
     return joined.select(*[changed.get(name, long[name]) for name in long.columns])
 
 
-def suspects(stats: ir.Table, found: ir.Table) -> ir.Table:
+def _percent(stats: ir.Table, config: CleanConfig) -> ir.BooleanColumn:
+    """Tell of use of cpu above capacity whether it may as well be percent, of the machine or of its cores."""
+    used = stats.metric.isin(["node_cpu_used_cores", "pod_cpu_used_cores"]) & stats.known
+    most = stats.bound * config.over_capacity_ratio
+    return used & (stats.typical > most) & (stats.peak <= 100 * most)
+
+
+def _doubt(stats: ir.Table, config: CleanConfig) -> ir.BooleanColumn:
+    """Tell whether a series is in another unit all day without anything that tells in which."""
+    tiny = (stats.metric == "node_mem_used_bytes") & stats.known & (stats.peak < stats.bound * LEAST_USED)
+    pods = stats.metric.isin(["pod_mem_used_bytes", "pod_mem_request_bytes"]) & (stats.peak < LEAST_POD_BYTES)
+    return _percent(stats, config) | ((tiny | pods) & (stats.typical > 0))
+
+
+def suspects(stats: ir.Table, found: ir.Table, config: CleanConfig) -> ir.Table:
     """Series with single samples that cannot be: ``sid``, ``metric``, ``bound``, ``typical`` and ``scale``.
 
-    ``stats`` are not scaled yet; ``found`` are the scales.
+    ``stats`` are not scaled yet; ``found`` are the scales. ``doubt`` marks series of which no sample can be read, and
+    ``cluster``, ``node`` and ``resource`` say what holds them (:func:`moments`).
     """
     joined = stats.left_join(found, "sid")
     scale = found.scale.fill_null(1.0)
@@ -108,24 +127,46 @@ def suspects(stats: ir.Table, found: ir.Table) -> ir.Table:
     stats = joined.select(*[changed.get(name, stats[name]) for name in stats.columns])
     stats = ended(stats)
     stats = _with_bounds(stats, _capacity_scales(stats))
-    over = stats.peak > stats.bound * SLACK
+    # A machine that was larger for a part of the day is suspected by its smallest size, and judged by that of the time.
+    over = stats.peak > stats.least * SLACK
+    doubt = _doubt(stats, config)
     fell = (stats.metric == "node_mem_used_bytes") & (stats.lowest > 0) & (stats.lowest < stats.typical / MUCH_LESS)
-    picked = stats.filter(over | fell)
+    picked = stats.mutate(doubt=doubt).filter(over | fell | doubt)
     joined = picked.left_join(found, "sid")
-    return joined.select(
-        picked.sid, picked.metric, picked.bound, picked.typical, scale=found.scale.fill_null(1.0), whole=found.repair
-    )
+    names = ("sid", "metric", "bound", "typical", "doubt", "cluster", "node", "resource", "entity")
+    return joined.select(*[picked[name] for name in names], scale=found.scale.fill_null(1.0), whole=found.repair)
 
 
-def judged_gauges(rows: ir.Table, doubtful: ir.Table, config: CleanConfig) -> ir.Table:
-    """Samples of doubtful gauges with ``value`` put right, ``repair`` named, and ``rejected`` where nothing helps."""
+def moments(long: ir.Table, series: ir.Table, doubtful: ir.Table) -> ir.Table:
+    """What bounds doubtful series in each window in which a capacity is told: ``sid``, ``window``, ``now``.
+
+    ``long`` is scaled.
+    """
+    told = series.filter(series.metric.isin(list(CAPACITY)))
+    told = told.mutate(resource=told.metric.cases(*CAPACITY.items(), else_=ibis.null("string")))
+    joined = long.inner_join(told, "sid")
+    sizes = ended(joined.select(told.cluster, told.node, told.resource, long.window, long.peak))
+    by_node = sizes.group_by("cluster", "node", "resource", "window").agg(now=sizes.peak.max())
+    by_cluster = sizes.group_by("cluster", "resource", "window").agg(now=sizes.peak.max())
+    own, pods = doubtful.filter(doubtful.entity != "pod"), doubtful.filter(doubtful.entity == "pod")
+    of_nodes = own.inner_join(by_node, ["cluster", "node", "resource"]).select("sid", "window", "now")
+    of_pods = pods.inner_join(by_cluster, ["cluster", "resource"]).select("sid", "window", "now")
+    return ibis.union(ended(of_nodes), ended(of_pods))
+
+
+def judged_gauges(rows: ir.Table, doubtful: ir.Table, at: ir.Table, config: CleanConfig) -> ir.Table:
+    """Samples of doubtful gauges with ``value`` put right, ``repair`` named, and ``rejected`` where nothing helps.
+
+    ``at`` are the bounds of the moment (:func:`moments`).
+    """
     joined = rows.inner_join(doubtful, "sid").select(
         rows.sid,
         rows.t,
         rows.renamed,
         raw=rows.value,
-        **{name: doubtful[name] for name in doubtful.columns if name != "sid"},
+        **{name: doubtful[name] for name in ("metric", "bound", "typical", "doubt", "scale", "whole")},
     )
+    joined = _of_the_moment(ended(joined), at)
     joined = joined.mutate(value=joined.raw * joined.scale)
     value, typical, bound = joined.value, joined.typical, joined.bound
     over = value > bound * config.over_capacity_ratio
@@ -139,15 +180,25 @@ def judged_gauges(rows: ir.Table, doubtful: ir.Table, config: CleanConfig) -> ir
         ((value > bound * SLACK) & ~over, "clamped"),
         else_=joined.whole,
     )
-    rejected = (over & ~milli).fill_null(False)
-    judged = joined.mutate(right=right, repair=repair, rejected=rejected, over=rejected)
+    over = (over & ~milli).fill_null(False) & ~joined.doubt
+    judged = joined.mutate(right=right, repair=repair, rejected=over | joined.doubt, over=over)
     repaired = judged.repair.notnull() | judged.renamed
-    return judged.select("sid", "t", "raw", "repair", "rejected", "over", value=judged.right, repaired=repaired)
+    names = ("sid", "t", "raw", "repair", "rejected", "over", "doubt")
+    return judged.select(*names, value=judged.right, repaired=repaired)
 
 
-def judged_intervals(steps: ir.Table, doubtful: ir.Table, config: CleanConfig) -> ir.Table:
-    """Intervals of doubtful counters: impossible rates rejected, slight excess clamped."""
+def _of_the_moment(rows: ir.Table, at: ir.Table) -> ir.Table:
+    """Put the bound that held at the time of each row in the place of the day's."""
+    rows = rows.mutate(window=window_of(rows.t))
+    joined = rows.left_join(at, ["sid", "window"])
+    kept = [rows[name] for name in rows.columns if name not in ("bound", "window")]
+    return ended(joined.select(*kept, bound=ibis.coalesce(at.now, rows.bound)))
+
+
+def judged_intervals(steps: ir.Table, doubtful: ir.Table, at: ir.Table, config: CleanConfig) -> ir.Table:
+    """Intervals of doubtful counters: impossible rates rejected, slight excess clamped; ``at``: see :func:`moments`."""
     joined = steps.inner_join(doubtful, "sid").select(*[steps[name] for name in steps.columns], doubtful.bound)
+    joined = _of_the_moment(ended(joined), at)
     over = (joined.rate > joined.bound * config.over_capacity_ratio).fill_null(False)
     excess = (joined.rate > joined.bound * SLACK).fill_null(False)
     judged = joined.mutate(
@@ -185,15 +236,30 @@ def _with_bounds(stats: ir.Table, told: ir.Table) -> ir.Table:
     """
     stats = stats.filter(stats.metric.isin(list(RESOURCE)))
     stats = stats.mutate(resource=stats.metric.cases(*RESOURCE.items(), else_=ibis.null("string")))
-    capacities = told.select("cluster", "node", "resource", capacity=told.told * told.scale, factor=told.scale)
-    by_node = capacities.group_by("cluster", "node", "resource").agg(
-        own=capacities.capacity.max(), own_factor=capacities.factor.max()
+    capacities = told.select(
+        "cluster",
+        "node",
+        "resource",
+        capacity=told.told * told.scale,
+        lowest=told.lowest * told.scale,
+        factor=told.scale,
     )
-    by_cluster = capacities.group_by("cluster", "resource").agg(largest=capacities.capacity.max())
+    by_node = capacities.group_by("cluster", "node", "resource").agg(
+        own=capacities.capacity.max(), own_least=capacities.lowest.min(), own_factor=capacities.factor.max()
+    )
+    by_cluster = capacities.group_by("cluster", "resource").agg(
+        largest=capacities.capacity.max(), largest_least=capacities.lowest.max()
+    )
     joined = stats.left_join(by_node, ["cluster", "node", "resource"]).left_join(by_cluster, ["cluster", "resource"])
-    rows = joined.select(*[stats[name] for name in stats.columns], by_node.own, by_node.own_factor, by_cluster.largest)
+    of_node = [by_node[name] for name in ("own", "own_least", "own_factor")]
+    of_cluster = [by_cluster[name] for name in ("largest", "largest_least")]
+    rows = joined.select(*[stats[name] for name in stats.columns], *of_node, *of_cluster)
     default = rows.resource.cases(("cpu", MAX_NODE_CORES), ("ratio", 1.0), ("gpu", 1024.0), else_=LARGEST_MEM_BYTES)
     bound = ibis.ifelse(rows.entity == "pod", rows.largest, rows.own)
-    return rows.mutate(bound=ibis.coalesce(bound, default), factor=rows.own_factor.fill_null(1.0)).drop(
-        "own", "own_factor", "largest"
-    )
+    least = ibis.ifelse(rows.entity == "pod", rows.largest_least, rows.own_least)
+    return rows.mutate(
+        bound=ibis.coalesce(bound, default),
+        least=ibis.coalesce(least, default),
+        known=bound.notnull(),
+        factor=rows.own_factor.fill_null(1.0),
+    ).drop("own", "own_least", "own_factor", "largest", "largest_least")

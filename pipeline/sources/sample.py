@@ -347,7 +347,7 @@ class _Scraped:
             pa.array(np.round(truth.request_cpu[rows], 4)[order]),
             pa.array(np.round(truth.request_mem[rows])[order]),
             pa.array(np.round(duration, 6)[order]),
-            pa.nulls(len(order), pa.string()),
+            pa.array(np.arange(low, high)[order]).cast(pa.string()),
         ]
         return pa.table(columns, names=REQUESTS.names)
 

@@ -32,7 +32,7 @@ class UserRequests:
     time_s: Floats
     model: Texts
     status: Texts
-    """SUCCEED, FAILED or PENDING."""
+    """SUCCEED, FAILED, PENDING or PROCESSING."""
     duration_s: Floats
     """NaN where the request never ended."""
     skipped: int
@@ -65,5 +65,5 @@ def read_requests(path: Path, *, skip_bad: bool = False) -> UserRequests:
 
 
 def _check_request(table: Table) -> dict[str, NDArray[np.bool_]]:
-    known = np.isin(table.texts["predict_status"].astype(str), ["SUCCEED", "FAILED", "PENDING"])
+    known = np.isin(table.texts["predict_status"].astype(str), ["SUCCEED", "FAILED", "PENDING", "PROCESSING"])
     return {"predict_status is unknown": ~known}

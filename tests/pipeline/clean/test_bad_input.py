@@ -375,6 +375,102 @@ def one_task_less(result: Any, cluster: str) -> None:
     assert result.table("tasks", cluster)["task"].tolist() == ["a", "b", "c", "a", "b", "c", "d"]
 
 
+def with_ids(rows: Rows, _: Any) -> None:
+    for number, row in enumerate(rows["requests"]):
+        row["id"] = str(number)
+
+
+def to_the_microsecond(rows: Rows, _: Any) -> None:
+    for row in rows["requests"]:
+        row["time"] += timedelta(microseconds=123)
+
+
+def copied(table: str) -> Callable[[Rows, Any], None]:
+    def soil(rows: Rows, _: Any) -> None:
+        rows[table] += [dict(row) for row in rows[table]]
+
+    return soil
+
+
+def whole_seconds(rows: Rows, make: Any) -> None:
+    """A hundred and twenty requests of which only twelve differ."""
+    first = {**rows["requests"][0], "duration_s": 0.25}
+    rows["requests"] = [{**first, "time": make.at(300.0 * n + 1)} for n in range(12) for _ in range(10)]
+
+
+def dealt_or_lost(count: int) -> Callable[[Any, str], None]:
+    """All are counted, though one came when there was no pod any more."""
+
+    def check(result: Any, cluster: str) -> None:
+        assert result.table("functions", cluster)["requests"].sum() == count
+
+    return check
+
+
+def resized(before: float, after: float, used: float) -> Callable[[Rows, Any], None]:
+    """A machine of one size has another after half an hour; it uses as much as the larger one can, throughout."""
+
+    def soil(rows: Rows, make: Any) -> None:
+        gauge_cores(used)(rows, make)
+        for row in picked(rows, "node_cpu_capacity_cores"):
+            row["value"] = before if row["time"] < make.at(1800) else after
+        if after > before:
+            for row in picked(rows, "node_cpu_used_cores"):
+                row["value"] = 1.5 if row["time"] < make.at(1800) else used
+
+    return soil
+
+
+def used_cores(most: float) -> Callable[[Any, str], None]:
+    def check(result: Any, cluster: str) -> None:
+        nodes = result.table("nodes", cluster)
+        assert nodes["cpu_used_max_cores"].max() == pytest.approx(most)
+        known = nodes.dropna(subset=["cpu_used_max_cores"])
+        assert (known["cpu_used_max_cores"] <= known["cpu_capacity_cores"] * (1 + 1e-9)).all()
+
+    return check
+
+
+def one_size_in_each_window(result: Any, cluster: str) -> None:
+    unharmed(result, cluster)
+    assert sorted(result.table("nodes", cluster)["cpu_capacity_cores"]) == [8.0] * 11 + [16.0]
+
+
+def drop_metric(metric: str, since: float) -> Callable[[Rows, Any], None]:
+    def soil(rows: Rows, make: Any) -> None:
+        rows["samples"] = [r for r in rows["samples"] if r["metric"] != metric or r["time"] < make.at(since)]
+
+    return soil
+
+
+def no_cores(result: Any, cluster: str) -> None:
+    assert result.table("nodes", cluster)["cpu_used_mean_cores"].isna().all()
+
+
+def all_active(result: Any, cluster: str) -> None:
+    assert result.table("nodes", cluster)["active"].all()
+
+
+def no_owner(result: Any, cluster: str) -> None:
+    assert result.table("pods", cluster)["owner_kind"].isna().all()
+    assert result.table("events", cluster)["owner_kind"].isna().all()
+
+
+def shift_to(metric: str, seconds: float) -> Callable[[Rows, Any], None]:
+    def soil(rows: Rows, make: Any) -> None:
+        picked(rows, metric)[20]["time"] = make.at(seconds)
+
+    return soil
+
+
+def resets_survived(result: Any, cluster: str) -> None:
+    """Each reset costs what was counted since the last sample before it."""
+    pods = result.table("pods", cluster)
+    used = sorted(pods[pods["pod"] == "p1"]["cpu_used_mean_cores"])
+    assert used[1:] == pytest.approx([0.5] * 11)
+    assert 0.2 < used[0] < 0.5
+
+
 KINDS: dict[str, Kind] = {
     # values
     "nan": Kind(set_value("node_mem_used_bytes", math.nan), {"no_value": 1}, mean_memory),
@@ -399,7 +495,20 @@ KINDS: dict[str, Kind] = {
     "bucket-without-bound": Kind(
         add(metric="function_response_seconds_bucket", function="f", value=1.0), {"no_bucket_bound": 1}, unharmed
     ),
+    "metric-in-capitals": Kind(add(metric="Node_Ready", node="n1", value=1.0), {"unknown_metric": 1}, unharmed),
+    "names-of-all-alphabets": Kind(add(metric="node_ready", node="ñ1 / 機", value=1.0), {}, unharmed),
+    "cordon-without-a-value": Kind(
+        add(metric="node_unschedulable", node="n1", value=math.nan), {"no_value": 1}, all_active
+    ),
+    "taint-below-nothing": Kind(add(metric="node_tainted", node="n1", value=-1.0), {"negative_value": 1}, all_active),
+    "cards-without-end": Kind(
+        add(metric="pod_gpu_request_cards", pod="p1", node="n1", value=math.inf), {"infinite_value": 1}, unharmed
+    ),
+    "owner-without-a-name": Kind(
+        lambda rows, _: [row.update(detail="") for row in picked(rows, "pod_info")] and None, {}, no_owner
+    ),
     # times
+    "time-midnight-after": Kind(shift_to("node_mem_used_bytes", 86_400), {"time_outside_day": 1}, mean_memory),
     "time-1970": Kind(shift_row("node_mem_used_bytes", timedelta(days=-20_000)), {"time_outside_day": 1}, mean_memory),
     "time-2090": Kind(shift_row("node_mem_used_bytes", timedelta(days=24_000)), {"time_outside_day": 1}, mean_memory),
     "time-tomorrow": Kind(shift_row("node_mem_used_bytes", timedelta(days=1)), {"time_outside_day": 1}, mean_memory),
@@ -414,6 +523,10 @@ KINDS: dict[str, Kind] = {
     # counters
     "reset": Kind(reset(1530), {}, reset_survived),
     "reset-twice-in-a-window": Kind(reset(1530, 1650), {}, reset_survived),
+    "reset-three-times-in-a-window": Kind(reset(1510, 1580, 1660), {}, resets_survived),
+    "copy-without-a-value": Kind(
+        add(metric="node_mem_used_bytes", node="n1", value=math.nan), {"no_value": 1}, mean_memory
+    ),
     "counter-dip": Kind(
         change("pod_cpu_seconds", lambda v: v - 300, 1200, 1260, pod="p1"), {"clock_jump": 1}, unharmed
     ),
@@ -450,6 +563,22 @@ KINDS: dict[str, Kind] = {
     "capacity-in-mib": Kind(
         change("node_mem_capacity_bytes", lambda v: v / 1024**2), {}, repaired("nodes", "mem_capacity_gib", 32.0)
     ),
+    "machine-grows": Kind(resized(8, 16, 14.0), {}, used_cores(14.0)),
+    "machine-shrinks": Kind(resized(16, 8, 12.0), {"over_capacity": 30}, used_cores(12.0)),
+    "machine-shrinks-a-little": Kind(resized(16, 14, 15.0), {}, used_cores(15.0)),
+    "capacity-flaps": Kind(change("node_cpu_capacity_cores", lambda v: v * 2, 1200, 1500), {}, one_size_in_each_window),
+    "capacity-known-for-a-while": Kind(drop_metric("node_cpu_capacity_cores", 1800), {}, unharmed),
+    "percent-given-as-cores": Kind(gauge_cores(45.0), {"doubtful_unit": 60}, no_cores),
+    "percent-of-cores-given-as-cores": Kind(gauge_cores(450.0), {"doubtful_unit": 60}, no_cores),
+    "percent-with-quiet-minutes": Kind(gauge_cores(45.0, 3.0), {"doubtful_unit": 60}, no_cores),
+    "memory-in-mib-all-day": Kind(
+        change("node_mem_used_bytes", lambda v: v / 1024**2), {"doubtful_unit": 60}, unharmed
+    ),
+    "request-in-mib-beside-bytes": Kind(
+        change("pod_mem_request_bytes", lambda v: v / 1024**2, pod="p1"), {"doubtful_unit": 60}, unharmed
+    ),
+    "request-of-nothing": Kind(change("pod_mem_request_bytes", lambda _: 0.0, pod="p1"), {}, unharmed),
+    "card-wholly-busy": Kind(cards(1.0), {}, unharmed),
     "share-in-percent": Kind(cards(45.0), {}, repaired("cards", "gpu_used_mean_ratio", 0.45)),
     # names
     "old-name": Kind(
@@ -489,7 +618,20 @@ KINDS: dict[str, Kind] = {
         {"time_outside_day": 1},
         dealt(59),
     ),
-    "request-copied": Kind(lambda rows, _: rows["requests"].append(dict(rows["requests"][3])), {}, dealt(60)),
+    "request-alike-without-proof": Kind(
+        lambda rows, _: rows["requests"].append(dict(rows["requests"][3])), {}, dealt(61)
+    ),
+    "request-copied-with-its-id": Kind(all_of(with_ids, copied("requests")), {}, dealt(60)),
+    "request-copied-to-the-microsecond": Kind(all_of(to_the_microsecond, copied("requests")), {}, dealt(60)),
+    "requests-of-whole-seconds": Kind(whole_seconds, {}, dealt(120)),
+    "request-with-an-empty-id": Kind(all_of(edit("requests", id=""), copied("requests")), {}, dealt(120)),
+    "request-id-of-another": Kind(all_of(with_ids, edit("requests", 3, id="4")), {}, dealt(60)),
+    "request-lasts-1e26-s": Kind(edit("requests", duration_s=1e26), {"endless_duration": 1}, dealt(59)),
+    "request-duration-is-a-time": Kind(edit("requests", duration_s=1.7e9), {"endless_duration": 1}, dealt(59)),
+    "request-lasts-a-week": Kind(edit("requests", duration_s=604_800.0), {}, dealt(60)),
+    "request-at-the-last-microsecond": Kind(
+        lambda rows, make: rows["requests"][0].update(time=make.at(86_399.999999)) and None, {}, dealt_or_lost(60)
+    ),
     "request-names-only-a-pod": Kind(edit("requests", function=None, pod="p2"), {}, by_pod),
     "request-of-unknown-pod": Kind(edit("requests", pod="stranger"), {}, kept_pod),
     "request-without-size": Kind(edit("requests", cpu_cores=None, mem_bytes=None), {}, estimated),
@@ -498,6 +640,9 @@ KINDS: dict[str, Kind] = {
     "event-without-id": Kind(edit("events", 0, entity=""), {"no_entity": 1}),
     "event-unknown-kind": Kind(edit("events", 0, kind="cow"), {"unknown_kind": 1}),
     "event-unknown-action": Kind(edit("events", 0, action="explode"), {"unknown_action": 1}),
+    "event-processing": Kind(edit("events", 0, action="PROCESSING"), {"unknown_action": 1}),
+    "event-in-capitals": Kind(edit("events", 0, kind="POD"), {"unknown_kind": 1}),
+    "event-without-owner": Kind(edit("events", 0, owner_kind=""), {}, no_owner),
     "event-negative-size": Kind(edit("events", 0, cpu_cores=-2.0), {"bad_size": 1}),
     "event-copied": Kind(lambda rows, _: rows["events"].append(dict(rows["events"][0])), {}, two_events),
     "event-another-day": Kind(
@@ -511,6 +656,7 @@ KINDS: dict[str, Kind] = {
     "task-negative-run-time": Kind(edit("tasks", 1, runtime_s=-1.0), {"no_runtime": 1, **THREE}, one_flow),
     "task-nan-run-time": Kind(edit("tasks", 1, runtime_s=math.nan), {"no_runtime": 1, **THREE}, one_flow),
     "task-without-run-time": Kind(edit("tasks", 1, runtime_s=None), {"no_runtime": 1, **THREE}, one_flow),
+    "task-runs-for-ever": Kind(edit("tasks", 1, runtime_s=1e26), {"endless_runtime": 1, **THREE}, one_flow),
     "task-infinite-memory": Kind(edit("tasks", 1, mem_bytes=math.inf), {"bad_size": 1, **THREE}, one_flow),
     "task-without-id": Kind(edit("tasks", 3, task=""), {"bad_id": 1, **THREE}, one_flow),
     "task-with-a-space": Kind(edit("tasks", 3, task="d d"), {"bad_id": 1, **THREE}, one_flow),
