@@ -15,7 +15,7 @@ import subprocess
 import sys
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import yaml
@@ -94,12 +94,21 @@ def _write_days(path: Path, days: tuple[date, date] | None) -> None:
     if days is None and nightly.days is not None:
         last = datetime.now(UTC).date() - timedelta(days=1)
         days = (last - timedelta(days=nightly.days - 1), last)
-    if days is None:
-        return
     document = yaml.safe_load(path.read_text())
-    # As text: DVC refuses a parameter that YAML takes for a date.
-    document["data"] = {"from": days[0].isoformat(), "to": days[1].isoformat()}
-    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    written = dates_as_text(document)
+    if days is not None:
+        written["data"] = {"from": days[0].isoformat(), "to": days[1].isoformat()}
+    if written != document:
+        path.write_text(yaml.safe_dump(written, sort_keys=False))
+
+
+def dates_as_text(value: Any) -> Any:
+    """Turn what YAML takes for a date into text, at any depth: DVC refuses such a parameter."""
+    if isinstance(value, dict):
+        return {key: dates_as_text(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [dates_as_text(inner) for inner in value]
+    return value.isoformat() if isinstance(value, date) else value
 
 
 def _copy_champions(workspace: Path, home: Path) -> None:

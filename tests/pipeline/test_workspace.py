@@ -137,3 +137,11 @@ def test_half_a_range_or_one_that_ends_before_it_begins_is_refused(monkeypatch, 
     monkeypatch.setattr("sys.argv", ["workspace", "--run-id", RUN, *days])
     with pytest.raises(ConfigError, match=message):
         workspace.main()
+
+
+def test_dates_without_quotes_become_text_that_dvc_takes(source, var):
+    (source / "params.yaml").write_text(
+        PARAMS.replace("from: null", "from: 2026-01-05").replace("to: null", "to: 2026-01-06")
+    )
+    git(source, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qam", "bare dates")
+    assert days_of(workspace.create(RUN, source=source, home=var)) == {"from": "2026-01-05", "to": "2026-01-06"}
