@@ -20,6 +20,8 @@ from wire.errors import ConfigError, legal
 
 SYNTHETIC = "synthetic"
 """The trace that is generated, so that nothing needs a download."""
+UPSTREAM_NAMES = {"recovering-L": "vm/recovering-l", "expand": "vm/expanding"}
+"""Names that VMAgent's scripts use -> ours."""
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Size = Annotated[float, msgspec.Meta(gt=0)]
@@ -73,6 +75,7 @@ def load(scenario: str | Scenario, overrides: Mapping[str, Any] | None = None) -
         source, data = scenario.name, msgspec.to_builtins(scenario)
     else:
         source, data = _read(scenario)
+    data = {**_only_problem(data), **data}
     if not isinstance(data.get("problem"), str) or data["problem"] not in problems.names():
         raise ConfigError(f"{source}: key 'problem' is {data.get('problem')!r}", legal(problems.names()))
     kind = problems.get(data["problem"]).scenario
@@ -81,7 +84,8 @@ def load(scenario: str | Scenario, overrides: Mapping[str, Any] | None = None) -
 
 
 def _read(name: str) -> tuple[str, dict[str, Any]]:
-    builtin = [known for known in names() if name in (known, known.partition("/")[2])]
+    plain = UPSTREAM_NAMES.get(name.removeprefix("vm/"), name)
+    builtin = [known for known in names() if plain in (known, known.partition("/")[2])]
     problem, _, stem = builtin[0].partition("/") if len(builtin) == 1 else ("", "", "")
     path = _folder(problem) / f"{stem}.yaml" if problem else Path(name)
     if path.suffix not in {".yaml", ".yml"} or not path.is_file():
@@ -95,6 +99,15 @@ def _read(name: str) -> tuple[str, dict[str, Any]]:
     if problem:
         return builtin[0], {"problem": problem, "name": builtin[0], **data}
     return str(path), {"name": path.stem, **data}
+
+
+def _only_problem(data: Mapping[str, Any]) -> dict[str, str]:
+    """Name the problem of a file that does not, such as VMAgent's, if only one problem knows all its keys."""
+    if "problem" in data:
+        return {}
+    kinds = {name: problems.get(name).scenario for name in problems.names()}
+    known = [name for name, kind in kinds.items() if set(data) <= {*kind.__struct_fields__, *kind.aliases}]
+    return {"problem": known[0]} if len(known) == 1 else {}
 
 
 def _canonical(source: str, kind: type[Scenario], data: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,10 +18,13 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
 from sched_env import planning, problems, scenarios
+from sched_env.announce import announce_compilation
 from sched_env.jit import entry
 from sched_env.observation import Observation
 from sched_env.stepping import NO_ROWS, PARK, RESTART, Dynamics
 from wire.errors import ConfigError, InfeasibleActionError, legal
+
+announce_compilation()
 
 FULL, END_OF_TRACE, HORIZON = 0, 1, 2
 ENDED = ("full", "end_of_trace", "horizon")

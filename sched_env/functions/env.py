@@ -167,6 +167,7 @@ class ServerlessSchedulingEnv(PlacementEnv[ServerlessVectorEnv]):
         last, row = core.state.last[0], int(core.state.cursor[0, ROW])
         return {
             "r1": float(last[R1]),
+            "rfrt": float(last[R1]),
             "r2": float(last[R2]),
             "late_share": float(last[LATE_SHARE]),
             "rejected": int(last[LAST_REJECTED]),

@@ -43,6 +43,7 @@ class RewardInputs:
 
     r1: Floats
     """Relative response time of the placed function, actual / uncontended, after the placement."""
+
     r2: Floats
     """Change of the cluster's hourly cost, USD/hour."""
     r1_norm: Floats
@@ -57,6 +58,11 @@ class RewardInputs:
     mem: Floats
     requests: Floats
     duration_s: Floats
+
+    @property
+    def rfrt(self) -> Floats:
+        """``r1`` by its other name: relative function response time."""
+        return self.r1
 
     @classmethod
     def of(cls, cluster: Cluster, rules: Rules, state: State, rows: NDArray[np.int64], actions: Any) -> RewardInputs:

@@ -16,7 +16,11 @@ Range = Annotated[list[float], msgspec.Meta(min_length=2, max_length=2)]
 class ServerlessScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Function instances placed one by one on priced nodes."""
 
-    aliases: ClassVar[Mapping[str, str]] = {"num_nodes": "nodes", "num_functions": "functions"}
+    aliases: ClassVar[Mapping[str, str]] = {
+        "num_nodes": "nodes",
+        "num_functions": "functions",
+        "initial_rfrt": "initial_rart",
+    }
 
     nodes: Positive = 10
     """How many nodes, of the generated table; a trace that brings its own node table ignores it."""
@@ -55,6 +59,10 @@ class ServerlessScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fie
     """Which generator makes the trace."""
     load: Size = 0.5
     """Mean share of the nodes' cpu that the generated trace asks for."""
+    outages_per_hour: Amount = 0.0
+    """How often a node fails, in a generated trace; 0: never. A trace of the user's own says it itself (``up``)."""
+    outage_s: Size = 600.0
+    """How long a failed node stays away on average; at least a minute."""
     skip_bad_rows: bool = False
     """Leave out bad rows of the trace, with a warning that counts them, instead of stopping."""
     trace_rows: Positive = 40_000

@@ -7,6 +7,7 @@ functions get most of the calls, sizes and lives are log-normal, the day has a p
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,8 @@ BURST = 3.0
 """Mean number of instances that arrive together: scaling out is how load reaches a FaaS platform."""
 BURST_SECONDS = 5.0
 """Mean time between the arrivals of one burst."""
+OUTAGE_STEP_S = 60.0
+"""Nodes come and go on the minute."""
 TUTORIAL_SPACING_S, TUTORIAL_LIFE_S = 1.0, 5.0
 """The tutorial has no time: a task a second, each living for five, keeps ten nodes about an eighth full."""
 
@@ -118,6 +121,25 @@ def _day(even_s: Floats) -> Floats:
     # The integral of 1 + swing x sin(phase t): how much even time has passed at time t of the bent clock.
     passed = grid + DAY_SWING / phase * (1.0 - np.cos(phase * grid))
     return np.asarray(np.interp(even_s, passed, grid), np.float64)
+
+
+def outages(trace: FunctionTrace, nodes: int, per_hour: float, mean_s: float, seed: int) -> FunctionTrace:
+    """Let nodes fail and come back, each by itself: exponential times between failures, and until the return.
+
+    A node that is away takes no new instances; those it has go on (it is cordoned, as before a repair).
+    """
+    if per_hour == 0.0:
+        return trace
+    rng = np.random.default_rng([seed, 2])
+    end_s = float(trace.arrival_s[-1])
+    up = np.ones((int(end_s // OUTAGE_STEP_S) + 1, nodes), np.bool_)
+    for n in range(nodes):
+        now = rng.exponential(3600.0 / per_hour)
+        while now < end_s:
+            back = now + max(rng.exponential(mean_s), OUTAGE_STEP_S)
+            up[int(now // OUTAGE_STEP_S) : int(back // OUTAGE_STEP_S), n] = False
+            now = back + rng.exponential(3600.0 / per_hour)
+    return dataclasses.replace(trace, up=up, up_s=OUTAGE_STEP_S)
 
 
 def tutorial(rows: int, functions: int, seed: int) -> FunctionTrace:

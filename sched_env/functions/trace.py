@@ -81,9 +81,11 @@ def load(trace: Any, scenario: ServerlessScenario) -> tuple[FunctionTrace, NodeT
     source = str(trace if trace is not None else scenario.trace)
     if source == SYNTHETIC:
         cores = float(nodes.cpu.sum())
-        return _generated(
+        generated = _generated(
             scenario.workload, scenario.trace_rows, scenario.functions, cores, scenario.load, scenario.trace_seed
-        ), nodes
+        )
+        away = scenario.outages_per_hour, scenario.outage_s
+        return synthetic_functions.outages(generated, len(nodes), *away, scenario.trace_seed), nodes
     path = Path(source)
     read_trace, own_nodes = _read_once(path, path.stat().st_mtime_ns if path.exists() else 0, scenario.skip_bad_rows)
     return read_trace, own_nodes or nodes

@@ -60,29 +60,27 @@ class DeployEnv(PlacementEnv[DeployVectorEnv]):
         return self.many.placement(0)[0]
 
     @property
-    def nodes(self) -> list[dict[str, Any]]:
-        """Every node and its pods, with what they asked for and what sharing gives them; worked out anew each time."""
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        """Every node by name, and its pods, with what they asked for and what sharing gives them; worked out anew."""
         trace, table = self.many.trace, self.many.table
         window, place = self.many.placement(0)
         first = int(trace.window_rows[window])
-        views = []
+        views = {}
         for n in range(self.n_node):
             rows = first + np.flatnonzero(place == n)
             asked_cpu, asked_mem = self.many.asked[rows].T
             given = share(float(table.cpu[n]), float(table.mem[n]), asked_cpu, asked_mem)
             columns = (asked_cpu, asked_mem, given.assigned_cpu, given.assigned_mem)
-            views.append(
-                {
-                    "total_cpu": float(table.cpu[n]),
-                    "total_mem": float(table.mem[n]),
-                    "remain_cpu": given.remain_cpu,
-                    "remain_mem": given.remain_mem,
-                    "pods": [
-                        {"pod_name": trace.pod_names[trace.pod[row]], **dict(zip(_POD_KEYS, values, strict=True))}
-                        for row, *values in zip(rows, *(column.tolist() for column in columns), strict=True)
-                    ],
-                }
-            )
+            views[table.names[n]] = {
+                "total_cpu": float(table.cpu[n]),
+                "total_mem": float(table.mem[n]),
+                "remain_cpu": given.remain_cpu,
+                "remain_mem": given.remain_mem,
+                "pods": [
+                    {"pod_name": trace.pod_names[trace.pod[row]], **dict(zip(_POD_KEYS, values, strict=True))}
+                    for row, *values in zip(rows, *(column.tolist() for column in columns), strict=True)
+                ],
+            }
         return views
 
     @property
@@ -108,7 +106,7 @@ class DeployEnv(PlacementEnv[DeployVectorEnv]):
 
     def _observe(self) -> Observation:
         padded = np.zeros((self.n_node, 1 + MOST_PODS, 4), np.float32)
-        for n, node in enumerate(self.nodes):
+        for n, node in enumerate(self.nodes.values()):
             padded[n, 0] = [node[key] for key in _NODE_KEYS]
             for row, pod in enumerate(node["pods"], start=1):
                 padded[n, row] = [pod[key] for key in _POD_KEYS]

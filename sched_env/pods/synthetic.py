@@ -33,7 +33,7 @@ REQUESTED = 0.5
 def nodes(count: int, cpu: float = 100.0, mem: float = 100.0, price_usd_per_hour: float = 1.0) -> NodeTable:
     """Return a table of equal nodes."""
     return NodeTable(
-        names=tuple(f"node-{index:04d}" for index in range(count)),
+        names=tuple(f"node{index}" for index in range(1, count + 1)),
         cpu=np.full(count, cpu),
         mem=np.full(count, mem),
         net=np.full(count, 1000.0),

@@ -28,7 +28,8 @@ BUILT_IN_RULES = {-1: "first_fit", -2: "vmagent_spread"}
 class SchedEnv(PlacementEnv[VmVectorEnv]):
     """One cluster: observation ``obs`` (N, 2, 2) remaining, ``req`` (2, 2, 2), ``avail`` (2N); action 2·server + half.
 
-    A cluster that grows is padded to ``max_servers`` with zeros, ``avail`` off.
+    A cluster that grows is padded to ``max_servers`` with zeros, ``avail`` off. Code that was written for VMAgent
+    (``reset(step)``, four values from ``step``, batches that shrink) runs on :class:`sched_env.compat.VMAgentEnv`.
 
     Args:
         servers: Servers (N).
@@ -84,6 +85,11 @@ class SchedEnv(PlacementEnv[VmVectorEnv]):
                 "avail": spaces.MultiBinary(2 * count),
             }
         )
+
+    @property
+    def action_taken(self) -> int:
+        """What the last step did: the action, or what the rule that it named chose."""
+        return int(self._action[0])
 
     @property
     def servers(self) -> int:

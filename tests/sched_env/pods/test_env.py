@@ -24,7 +24,7 @@ def golden(trace_of, cluster):
 def test_the_golden_example_to_the_digit(golden):
     env = DeployEnv(trace=golden)
     env.reset(options={"start": 0})
-    first, second = env.nodes
+    first, second = env.nodes.values()
     assert first == {
         "total_cpu": 100.0, "total_mem": 100.0, "remain_cpu": 0.0, "remain_mem": 40.0,
         "pods": [
@@ -39,7 +39,7 @@ def test_requests_are_shown_as_they_were_given(trace_of, cluster):
     window = [("a", 0, 0.1, 0.3, [(9.0, 1.0)]), ("b", 0, 0.2, 0.7, [(1.0, 1.0)])]
     env = DeployEnv(trace=(trace_of(window, window, window), cluster((9, 10), (9, 10))))
     env.reset(options={"start": 0})
-    pods = {pod.pop("pod_name"): pod for pod in env.nodes[0]["pods"]}
+    pods = {pod.pop("pod_name"): pod for pod in next(iter(env.nodes.values()))["pods"]}
     assert pods["a"] == {
         "request_cpu": 0.1,
         "request_mem": 0.3,
@@ -52,7 +52,7 @@ def test_requests_are_shown_as_they_were_given(trace_of, cluster):
         "assigned_cpu": pytest.approx(6.0),
         "assigned_mem": 0.7,
     }
-    assert env.nodes[0]["remain_mem"] == pytest.approx(9.0, abs=1e-12)
+    assert next(iter(env.nodes.values()))["remain_mem"] == pytest.approx(9.0, abs=1e-12)
 
 
 def test_a_move_frees_the_node_that_was_left(golden):
@@ -60,8 +60,8 @@ def test_a_move_frees_the_node_that_was_left(golden):
     env.reset(options={"start": 0})
     seen, *_ = env.step(1)
     assert env.t == 1
-    assert [node["remain_mem"] for node in env.nodes] == [100.0, 40.0]
-    assert [node["remain_cpu"] for node in env.nodes] == [100.0, 0.0]
+    assert [node["remain_mem"] for node in env.nodes.values()] == [100.0, 40.0]
+    assert [node["remain_cpu"] for node in env.nodes.values()] == [100.0, 0.0]
     np.testing.assert_array_equal(seen["nodes"][0, 0], [100, 100, 100, 100])
     np.testing.assert_array_equal(seen["nodes"][1, :2], [[100, 100, 0, 40], [50, 60, 100, 60]])
     assert not seen["nodes"][:, 2:].any()
@@ -71,7 +71,7 @@ def test_the_present_node_means_stay(golden):
     env = DeployEnv(trace=golden)
     env.reset(options={"start": 0})
     _, reward, *_ = env.step(0)
-    assert env.nodes[0]["pods"]
+    assert next(iter(env.nodes.values()))["pods"]
     assert reward == pytest.approx(-(0.6 * 1 + 0.4 * 1) / 2)  # 90 of 100 cores is over, 10 of 100 GiB under
 
 
@@ -84,8 +84,8 @@ def test_gymnasium_finds_nothing_to_complain_about():
     assert env.t == 0
     assert env.observation_space["nodes"].shape == (10, 101, 4)
     assert (env.n_node, env.action_space.n) == (10, 10)
-    assert [len(node["pods"]) for node in env.nodes] == [10] * 10
-    assert all(node["total_cpu"] == node["total_mem"] == 100.0 for node in env.nodes)
+    assert [len(node["pods"]) for node in env.nodes.values()] == [10] * 10
+    assert all(node["total_cpu"] == node["total_mem"] == 100.0 for node in env.nodes.values())
 
 
 def test_stock_stable_baselines_learns_on_it():
@@ -109,7 +109,7 @@ def test_the_padded_view_shows_what_the_dict_view_says():
     rng = np.random.default_rng(0)
     for _ in range(40):
         assert env.observation_space.contains(seen)
-        for n, node in enumerate(env.nodes):
+        for n, node in enumerate(env.nodes.values()):
             np.testing.assert_allclose(seen["nodes"][n, 0, 3], node["remain_mem"], rtol=1e-6)
             rows = seen["nodes"][n, 1:]
             assert np.count_nonzero(rows[:, 0]) == len(node["pods"])
