@@ -66,6 +66,12 @@ class ServerlessSchedulingEnv(PlacementEnv[ServerlessVectorEnv]):
         if not isinstance(named, ServerlessScenario):
             raise ConfigError(f"scenario {named.name!r} is not of kind serverless", "functions/serverless, …")
         super().__init__(named, trace, **{"nodes": num_nodes, "functions": num_functions, **keys})
+        if self.many.user_reward and self.invalid_action == "terminate" and self.many.scenario.reward_range is None:
+            raise ConfigError(
+                f"reward {self.many.scenario.reward!r} has no reward_range and invalid_action is terminate",
+                "a range: [low, high] of the reward, or an infeasible action might pay",
+                "set reward_range, or invalid_action to penalise or raise",
+            )
         functions, nodes = self.many.trace, self.many.table
         self._settings = self.many.scenario
         self._dataset: Dataset | None = None
@@ -135,7 +141,8 @@ class ServerlessSchedulingEnv(PlacementEnv[ServerlessVectorEnv]):
             stop = min(stop, start + rules.horizon)
         if rules.episode_s:
             stop = min(stop, int(np.searchsorted(tasks[:, ARRIVAL], tasks[start, ARRIVAL] + rules.episode_s)))
-        return -max(1.0, rules.rejection_penalty) * (stop - row) * ROUNDING
+        least = -1.0 if self.many.user_reward is None else min(self.many.scenario.reward_range[0], 0.0)  # type: ignore[index]
+        return min(least, -rules.rejection_penalty) * (stop - row) * ROUNDING
 
     def _utilization(self) -> NDArray[np.float32]:
         # A link or disk that is asked for more than it has is fully used, not more.

@@ -40,6 +40,9 @@ class ServerlessScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fie
     """How long a node is billed after its last instance has left."""
     reward: str = "latency_cost"
     """``latency_cost``, ``slo_cost``, or ``module:function`` of the user's (``sched_env.functions.rewards``)."""
+    reward_range: Range | None = None
+    """What a reward of the user's lies between, which every step is held to. Without it nobody knows what an infeasible
+    action must cost, and ``invalid_action="terminate"`` is refused."""
     beta: Share = 0.7
     """Weight of latency against cost."""
     r1: Literal["contention", "utilization"] = "contention"
@@ -72,6 +75,10 @@ class ServerlessScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fie
 
     def __post_init__(self) -> None:
         """Refuse calibration bounds that are the wrong way round."""
-        for name, bounds in (("r1_range", self.r1_range), ("r2_range", self.r2_range)):
+        for name, bounds in (
+            ("r1_range", self.r1_range),
+            ("r2_range", self.r2_range),
+            ("reward_range", self.reward_range),
+        ):
             if bounds is not None and bounds[0] > bounds[1]:
                 raise ConfigError(f"{self.name}: key {name!r} is {bounds}", "[low, high]")

@@ -143,6 +143,12 @@ class ServerlessVectorEnv(PlacementVectorEnv):
             raise ConfigError(
                 f"reward {self.scenario.reward!r} returned {given!r}", f"{self.num_envs} finite numbers, one each"
             )
+        low, high = self.scenario.reward_range or (-np.inf, np.inf)
+        strange = active & ((given < low) | (given > high))
+        if strange.any():
+            raise ConfigError(
+                f"reward {self.scenario.reward!r} returned {given[strange][0]}", f"reward_range: {low} to {high}"
+            )
         out.reward[active] += given[active]
         over = out.truncated & active
         out.metrics[over, 0] = before[over] + out.reward[over]

@@ -8,6 +8,7 @@ import pytest
 
 from sched_env import heuristics
 from sched_env.functions.calibration import calibrate, main
+from sched_env.functions.env import ServerlessSchedulingEnv
 from sched_env.functions.state import R1, R2
 from sched_env.scenarios import load
 from sched_env.vector import make_vec
@@ -152,3 +153,30 @@ def test_calibration_writes_a_file_whose_keys_are_scenario_keys(tmp_path):
     assert main(["--steps", "20", "--out", str(path)]) == 0
     assert load("functions/serverless", json.loads(path.read_text())).r1_range[0] == pytest.approx(1.0, abs=0.01)
     assert not list(tmp_path.glob("*.tmp"))
+
+
+class TestRange:
+    def test_without_a_range_an_infeasible_action_might_pay_and_terminate_is_refused(self):
+        with pytest.raises(ConfigError, match="reward_range"):
+            ServerlessSchedulingEnv(3, reward="reward_examples:thrift")
+        ServerlessSchedulingEnv(3, reward="reward_examples:thrift", invalid_action="penalise")
+
+    def test_an_infeasible_action_costs_what_the_range_leaves_to_lose(self):
+        env = ServerlessSchedulingEnv(
+            3, reward="reward_examples:thrift", reward_range=[-0.7, 0.0], rejection_penalty=0.1, horizon=10
+        )
+        env.reset(seed=0)
+        env.step(int(env.action_masks().argmax()))
+        _, reward, terminated, _, _ = env.step(99)
+        assert terminated
+        assert reward == pytest.approx(-10.0 - 9 * 0.7)
+
+    def test_a_reward_outside_its_range_is_an_error(self):
+        env = ServerlessSchedulingEnv(3, reward="reward_examples:thrift", reward_range=[-0.001, 0.0])
+        env.reset(seed=0)
+        with pytest.raises(ConfigError, match=r"reward_range: -0.001 to 0"):
+            env.step(int(env.action_masks().argmax()))
+
+    def test_a_range_that_is_the_wrong_way_round_is_refused(self):
+        with pytest.raises(ConfigError, match="reward_range"):
+            ServerlessSchedulingEnv(3, reward_range=[1.0, 0.0])
