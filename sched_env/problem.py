@@ -88,8 +88,14 @@ class Problem:
     """The metric its bound is stated in, None where none is known; no gap is ever computed across metrics."""
     simulation: Callable[[], Simulation]
     """Imports the rest when it is needed, by an import statement: closures must see what belongs to a problem."""
+    view: Callable[[Scenario], Problem | None] = lambda _: None
+    """The problem as a scenario's settings let it be seen, where that is not as here: other features, other fields."""
     environments: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Gymnasium id -> (``module:class``, scenario)."""
+
+    def seen(self, scenario: Scenario) -> Problem:
+        """Return the problem as it is seen in a scenario."""
+        return self.view(scenario) or self
 
     def better(self, metric: str) -> int:
         """Say which way a metric is better."""

@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
-from sched_env import planning, problems, scenarios
+from sched_env import futures, planning, problems, scenarios
 from sched_env.announce import announce_compilation
 from sched_env.jit import entry
 from sched_env.observation import Observation
@@ -117,7 +117,7 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
     ) -> None:
         if num_envs < 1:
             raise ConfigError(f"num_envs is {num_envs}", "at least 1")
-        self.problem = problems.get(scenario.problem)
+        self.problem = problems.get(scenario.problem).seen(scenario)
         self.feature_spec = spec = self.problem.spec
         self.scenario, self.num_envs, self.copy = scenario, num_envs, copy
         self.seed = int(seed)
@@ -332,9 +332,37 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
         """Put copied rows back, or into the rows given; see ``sched_env.planning``."""
         planning.set_state(self, snapshot, rows)
 
-    def fork(self, rows: ArrayLike, into: Self | None = None) -> Self:
-        """Copy rows, any number of times each, into an environment of their own; see ``sched_env.planning``."""
-        return planning.fork(self, rows, into)  # type: ignore[return-value]
+    def fork(self, rows: ArrayLike, into: Self | None = None, future: futures.Future | None = None) -> Self:
+        """Copy rows, any number of times each, into an environment of their own; see ``sched_env.planning``.
+
+        With ``future`` they meet that one instead of the recorded one (``sched_env.futures``).
+        """
+        if future is None:
+            return planning.fork(self, rows, into)  # type: ignore[return-value]
+        if into is not None:
+            raise ConfigError("a fork onto another future into an older fork", "one or the other")
+        chosen = planning.rows_of(self, rows)
+        seen = self.seen_until(chosen)
+        if (seen > future.first).any():
+            raise ConfigError(
+                f"row {chosen[seen.argmax()]} has seen the trace up to row {seen.max()}",
+                f"rows that have not seen row {future.first}, where the future begins",
+            )
+        return self._meeting(chosen, future)
+
+    def record(self) -> futures.Record:
+        """Return the arrivals that other futures are drawn from."""
+        raise ConfigError(
+            f"{self.problem.name} has no future but the recorded one", "functions, jobs, or vm that waits"
+        )
+
+    def seen_until(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the first trace row of which each of these rows has seen nothing."""
+        raise NotImplementedError(f"{type(self).__name__} has a record and does not say what has been seen of it")
+
+    def _meeting(self, rows: NDArray[np.int64], future: futures.Future) -> Self:
+        """Fork rows onto a future that agrees with all they have seen."""
+        raise NotImplementedError(f"{type(self).__name__} has a record and no way to replace it")
 
     def twin(self, count: int) -> Self:
         """Return an environment of the same world with so many rows, none of which has begun."""

@@ -124,10 +124,10 @@ class State(NamedTuple):
     """[B, 4]"""
 
 
-def most_alive(trace: FunctionTrace) -> int:
-    """Return how many instances of the trace can be alive at once."""
-    times = np.concatenate([trace.arrival_s, trace.arrival_s + trace.duration_s])
-    change = np.repeat([1, -1], len(trace))
+def most_alive(arrival_s: Floats, duration_s: Floats) -> int:
+    """Return how many of these instances can be alive at once."""
+    times = np.concatenate([arrival_s, arrival_s + duration_s])
+    change = np.repeat([1, -1], arrival_s.size)
     # An instance leaves before another arrives at the same instant, as in the kernel.
     order = np.lexsort((change, times))
     return int(np.cumsum(change[order]).max(initial=1))

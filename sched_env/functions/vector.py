@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sched_env.functions import kernels
+from sched_env.functions.contention import cold_ratio
 from sched_env.functions.rewards import Reward, RewardInputs, resolve
 from sched_env.functions.scenario import ServerlessScenario
 from sched_env.functions.state import (
     ARRIVAL,
     BILLED_UNTIL,
+    COLD,
     CPU,
     DISK,
     DOMAIN,
@@ -23,6 +25,7 @@ from sched_env.functions.state import (
     INSTANCES,
     MEM,
     NET,
+    NEXT,
     OWN_DOMAIN,
     PLACED,
     RART,
@@ -41,6 +44,7 @@ from sched_env.functions.state import (
 )
 from sched_env.functions.tables import FunctionTrace
 from sched_env.functions.trace import load as load_trace
+from sched_env.futures import Future, Record
 from sched_env.scenarios import Scenario
 from sched_env.stepping import RESTART
 from sched_env.tables import Floats, NodeTable
@@ -86,7 +90,9 @@ class ServerlessVectorEnv(PlacementVectorEnv):
         self.rules = rules_of(scenario, trace, nodes)
         self.cluster = cluster_of(trace, nodes, self.rules.cold_start_s)
         self._check_placeable()
-        self.state = empty_state(num_envs, len(nodes), len(trace.function_names), most_alive(trace))
+        self.state = empty_state(
+            num_envs, len(nodes), len(trace.function_names), most_alive(trace.arrival_s, trace.duration_s)
+        )
         self.user_reward: Reward | None = resolve(scenario.reward)
         self._fix_columns(nodes.cpu, nodes.mem, nodes.price_usd_per_hour)
 
@@ -162,6 +168,33 @@ class ServerlessVectorEnv(PlacementVectorEnv):
         same = self.cluster.nodes[:, DOMAIN] == self.cluster.homes[row, OWN_DOMAIN]
         result: NDArray[np.bool_] = same & self.cluster.up[window]
         return result
+
+    def record(self) -> Record:
+        """Return all instances; lives are those of the same function."""
+        return Record(np.arange(len(self.trace)), self.trace.arrival_s, self.trace.function.astype(np.int64))
+
+    def seen_until(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the row after the instance to be placed."""
+        seen: NDArray[np.int64] = self.state.cursor[rows, ROW] + 1
+        return seen
+
+    def _meeting(self, rows: NDArray[np.int64], future: Future) -> Self:
+        tasks = self.cluster.tasks[future.source]
+        tasks[:, ARRIVAL] = future.arrival_s
+        for column in (DURATION, REQUESTS):
+            tasks[:, column] = self.cluster.tasks[future.life, column]
+        tasks[:, COLD] = cold_ratio(self.rules.cold_start_s, *(tasks[:, k] for k in (DURATION, REQUESTS, RESPONSE)))
+        fork = self.fork(rows)
+        slots, present = most_alive(tasks[:, ARRIVAL], tasks[:, DURATION]), self.state.rates.shape[1]
+        if slots > present:  # the list of free slots ends with the number of slots: it goes on in the new ones
+            roomier = empty_state(rows.size, len(self.table), self.state.functions.shape[1], slots)
+            for name, array in fork.state._asdict().items():
+                getattr(roomier, name)[tuple(map(slice, array.shape))] = array
+            roomier.links[:, present:, NEXT] = np.arange(present + 1, slots + 1)
+            fork.state = roomier
+        fork.cluster = self.cluster._replace(tasks=tasks, homes=self.cluster.homes[future.source])
+        fork._world = None
+        return fork
 
     def raw(self, b: int) -> tuple[dict[str, NDArray[Any]], dict[str, float]]:
         """Return the raw state and request fields of an environment's present decision, copied."""

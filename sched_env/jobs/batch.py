@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from sched_env.choosing import bind, chooser
 from sched_env.jit import inline
 from sched_env.jobs import heuristics
-from sched_env.jobs.heuristics import CARD_RULES, COMPLETION, DISCIPLINES, SHARE
+from sched_env.jobs.heuristics import CARD_RULES, COMPLETION, DISCIPLINES, PAIR, SHARE
+from sched_env.jobs.pairs import LATER
 from sched_env.jobs.state import (
     CORES,
     GPU_FREE,
@@ -35,17 +36,23 @@ card_score = inline(heuristics.card_score)
 
 
 @inline
-def value_of(rule: int, arguments: Any, shares: Floats, b: int, c: int, _prepared: int) -> Any:
-    """Score one card."""
+def value_of(rule: int, arguments: Any, shares: Floats, b: int, candidate: int, _prepared: int) -> Any:
+    """Score one card, or one pair of a job and a card (``pairs.score``)."""
     cards, queue, runtimes, rules, state = arguments
-    row = state.tally[b, OFFERED]
+    row, c, later = state.tally[b, OFFERED], candidate, 0.0
+    if rules.pairs > 0:
+        slot, c = divmod(candidate, cards.type.size)
+        if slot == rules.pairs:
+            return -LATER * (rules.pairs * cards.type.size + 1)
+        row = state.shown[b, slot]
+        later = LATER * slot if rule != PAIR else 0.0
     q, node = queue.links[row, SHAPE], cards.node[c]
     predicted = share = 0.0
-    if rule in (COMPLETION, SHARE):
+    if rule in (COMPLETION, SHARE, PAIR):
         predicted = completion_s(cards, queue, runtimes, rules, state, b, c, row)
     if rule == SHARE:
         share = shares[b, cards.type[c]]
-    return card_score(
+    value = card_score(
         rule,
         c,
         cards.type.size,
@@ -57,6 +64,7 @@ def value_of(rule: int, arguments: Any, shares: Floats, b: int, c: int, _prepare
         predicted,
         share,
     )
+    return value - later
 
 
 choose = chooser(__name__, value_of)

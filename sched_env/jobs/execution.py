@@ -143,7 +143,7 @@ def fail(queue: Queue, rules: Rules, state: State, b: int, j: int) -> None:
     state.job[b, j, ATTEMPTS] += 1
     if state.job[b, j, ATTEMPTS] < rules.max_attempts:
         state.tally[b, RETRIES] += 1
-        join(queue, rules, state, b, j)
+        join(queue, state, b, j)
     else:
         lose(state, b, j)
 

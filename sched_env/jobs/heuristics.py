@@ -15,7 +15,7 @@ import numpy as np
 from sched_env.jobs.features import REQUEST_FIELDS, STATE_FIELDS, estimate
 from sched_env.observation import Columns, Mask, Row, Scores, columns, scalars
 
-RANDOM, DEAL, CYCLE, KUBE, COMPLETION, TIGHTEST, SHARE = range(7)
+RANDOM, DEAL, CYCLE, KUBE, COMPLETION, TIGHTEST, SHARE, PAIR = range(8)
 """Ways to choose a card."""
 
 CARD_RULES = {
@@ -30,6 +30,7 @@ CARD_RULES = {
     "easy_backfill": COMPLETION,  # first of the queue reserves, others fill in if they do not delay it
     "shortest_predicted_first": COMPLETION,  # shortest predicted time on the best card first
     "least_attained_service": DEAL,  # the model with the least card time so far first; needs no predictor
+    "min_min": PAIR,  # the pair of a waiting job and a card that is predicted to end first (Ibarra and Kim 1977)
     "gavel_lp": SHARE,  # types of cards in the proportions of the LP that minimises the makespan of a fluid
 }
 NAMES = tuple(CARD_RULES)
@@ -45,6 +46,7 @@ DISCIPLINES: Mapping[str, Mapping[str, Any]] = {
     "easy_backfill": {"queue_order": "fifo", "reservation": "easy"},
     "shortest_predicted_first": {"queue_order": "shortest", "reservation": "none"},
     "least_attained_service": {"queue_order": "least_attained", "reservation": "none"},
+    "min_min": {"queue_order": "shortest", "reservation": "none"},
     "gavel_lp": {"queue_order": "fifo", "reservation": "none"},
 }
 """Scenario keys that a heuristic replaces; ``random_feasible`` takes the scenario as it is."""

@@ -7,37 +7,28 @@ and withdrawals last.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from sched_env.jit import called, inline
-from sched_env.jobs import features
+from sched_env.jit import called, filled_in, inline
 from sched_env.jobs.cancel import expect, next_cancel_s, withdraw, withdraw_due
 from sched_env.jobs.execution import HOURS_PER_SECOND, happen, lose, place
-from sched_env.jobs.queueing import join, offer
+from sched_env.jobs.observing import observe, show
+from sched_env.jobs.queueing import join, offer, rearrange
 from sched_env.jobs.state import (
     ARRIVAL,
     ARRIVED,
-    ATTEMPTS,
-    BEST,
-    BUSY,
     CANCEL,
     CANCELLED,
     CARD_SECONDS,
-    CORES,
-    DATA,
-    DEADLINE,
-    EPOCHS,
     FAILED,
-    FINISH,
     FINISHED,
     FIRST,
     GPU_FREE,
     HEAD,
-    HELD_CARD,
     HELD_FROM,
-    HELD_JOB,
     HOLDS,
     JOB_SECONDS,
     JOBS,
@@ -46,17 +37,12 @@ from sched_env.jobs.state import (
     LATE,
     LONGEST_WAIT,
     MEM,
-    MODEL,
     MOVED_GB,
-    NEED_CPU,
-    NEED_GPU,
-    NEED_MEM,
     NEXT_CANCEL,
     NONE,
     NOW,
     OFFERED,
     OOM,
-    ORIGIN,
     PAID,
     PLACED,
     POSSIBLE,
@@ -75,8 +61,7 @@ from sched_env.jobs.state import (
     State,
 )
 from sched_env.jobs.tables import Bools
-from sched_env.jobs.whatif import busy_share
-from sched_env.stepping import RUNNING, dynamics
+from sched_env.stepping import RUNNING, Dynamics, dynamics
 from sched_env.vector import END_OF_TRACE, FULL, HORIZON, SHEET, Buffers
 
 METRICS = (
@@ -95,59 +80,8 @@ METRICS = (
 WITHDRAW = -2
 """The action, where actions are not checked, that withdraws job 0 for its user; one less withdraws job 1, and on."""
 
-estimate = inline(features.estimate)
-cost = inline(features.cost)
-
-
-@inline
-def observe(
-    cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, candidates: Any, wanted: Any, b: int
-) -> None:
-    """Write the observation of the offered job; memory and price of the cards are written once, from outside."""
-    row = state.tally[b, OFFERED]
-    now = state.total[b, NOW]
-    q, model, origin = queue.links[row, SHAPE], queue.links[row, MODEL], queue.links[row, ORIGIN]
-    gpu_mem, mem = queue.shapes[q, NEED_GPU], queue.shapes[q, NEED_MEM]
-    epochs, gb = queue.rows[row, EPOCHS], queue.rows[row, DATA]
-    belief, harm = runtimes.belief[model], runtimes.harm[model]
-    fixed_s = rules.dispatch_s + rules.startup_s
-    # No branches, which this mix of empty and shared cards would make unpredictable: an empty card has two co-runners
-    # of kind 0, whose pace is that of running alone and whose harm is nothing. Unsigned indices spare numba's check
-    # for negative ones. Together that makes the loop 1.6 times faster.
-    for index in range(cards.type.size):
-        c = np.uint64(index)
-        t, node = np.uint64(cards.type[c]), np.uint64(cards.node[c])
-        one, other = np.uint64(state.kind[b, c, 0]), np.uint64(state.kind[b, c, 1])
-        n = state.kind[b, c, JOBS]
-        moving_s = fixed_s + gb * cards.seconds_per_gb[origin, node]
-        alone_s = belief[t, 0, 0] * epochs
-        shared_s = belief[t, one, other] * epochs
-        shared_s = shared_s if (n < 3) & (shared_s < np.inf) else alone_s
-        harm_s = harm[t, one, other] * max(state.card[b, c, FINISH] - now, 0.0)
-        harm_s += harm[t, other, one] * max(state.card[b, c, FINISH + 1] - now, 0.0)
-        busy_s = max(state.card[b, c, BUSY] - now, 0.0)
-        total_s = estimate(moving_s, alone_s, shared_s, busy_s)
-        candidates[b, c, 2] = (cards.mem[c] if rules.total_memory else state.card[b, c, GPU_FREE]) - gpu_mem
-        candidates[b, c, 3] = n
-        candidates[b, c, 4] = busy_share(cards, node, state.node[b, node, CORES])
-        candidates[b, c, 5] = state.node[b, node, MEM] - mem
-        candidates[b, c, 6] = moving_s
-        candidates[b, c, 7] = alone_s
-        candidates[b, c, 8] = shared_s
-        candidates[b, c, 9] = busy_s
-        candidates[b, c, 10] = total_s
-        candidates[b, c, 11] = harm_s if n < 3 else 0.0
-        candidates[b, c, 12] = cost(cards.usd_per_hour[c], busy_s, total_s, gb * cards.usd_per_gb[origin, node])
-        candidates[b, c, 13] = 1.0 if state.hold[b, node, HELD_CARD] == index else 0.0
-    j = row - state.tally[b, FIRST]
-    request = wanted[b]
-    request[0], request[1], request[2] = gpu_mem, mem, queue.shapes[q, NEED_CPU]
-    request[3], request[4] = gb, queue.rows[row, BEST]
-    request[5] = now - queue.rows[row, ARRIVAL]
-    request[6] = queue.rows[row, ARRIVAL] + queue.rows[row, DEADLINE] - now
-    request[7], request[8] = state.tally[b, WAITING], state.job[b, j, ATTEMPTS]
-    holds = state.line[b, q, HOLDS]
-    request[9] = 1.0 if holds != NONE and state.hold[b, holds, HELD_JOB] == j else 0.0
+REARRANGE = -(2**62)
+"""The action, where actions are not checked, that runs the queue by another discipline from now on (``State.way``)."""
 
 
 @inline
@@ -162,14 +96,22 @@ def next_card(state: State, b: int) -> int:
 
 
 @inline
-def run(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, mask: Bools, b: int) -> int:
-    """Let events happen until a job can be placed; return on how many cards, or 0 when nothing is left."""
+def run(
+    cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, mask: Bools, b: int, waits: bool
+) -> int:
+    """Let events happen (with ``waits`` at least one) until a job can be placed.
+
+    Returns:
+        On how many cards, or 0 when nothing is left.
+    """
     count, total = state.tally[b], state.total[b]
     c = next_card(state, b)
     while True:
-        feasible = offer(cards, queue, runtimes, rules, state, mask, b)
-        if feasible > 0:
-            return feasible
+        if not waits:
+            feasible = offer(cards, queue, runtimes, rules, state, mask, b)
+            if feasible > 0:
+                return feasible
+        waits = False
         time = state.next_s[b, c]
         if count[ARRIVED] < count[SIZE]:
             time = min(time, queue.rows[count[FIRST] + count[ARRIVED], ARRIVAL])
@@ -187,7 +129,7 @@ def run(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: Sta
             j = count[ARRIVED]
             count[ARRIVED] += 1
             if queue.shapes[queue.links[count[FIRST] + j, SHAPE], POSSIBLE] > 0.0:
-                join(queue, rules, state, b, j)
+                join(queue, state, b, j)
                 if queue.rows[count[FIRST] + j, CANCEL] < np.inf:
                     expect(queue, state, b, j)
             else:
@@ -197,16 +139,48 @@ def run(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: Sta
             c = next_card(state, b)
 
 
-@called
-def go_on(arguments: Any, out: Buffers, b: int) -> int:
-    """Let events happen until a job can be placed, and observe; return on how many cards, or 0."""
+@inline
+def _observe_offered(arguments: Any, out: Buffers, b: int) -> int:
+    """Observe the offered job; return how many candidates there are beside its own."""
     cards, queue, runtimes, rules, state = arguments
-    feasible = run(cards, queue, runtimes, rules, state, out.mask, b)
-    out.feasible[b] = feasible
+    observe(cards, queue, runtimes, rules, state, out.candidates, out.request, b)
+    return 0
+
+
+@inline
+def _place_offered(arguments: Any, out: Buffers, b: int, card: int, seed: int) -> bool:
+    """Place the offered job; return whether to wait."""
+    cards, queue, runtimes, rules, state = arguments
+    place(cards, queue, runtimes, rules, state, out.wait_s, b, card, seed)
+    return False
+
+
+@inline
+def _place_shown(arguments: Any, out: Buffers, b: int, pair: int, seed: int) -> bool:
+    """Place one of the jobs shown, or none; return whether to wait."""
+    cards, queue, runtimes, rules, state = arguments
+    slot, card = divmod(pair, cards.type.size)
+    if slot == rules.pairs:
+        out.wait_s[b] = 0.0
+        return True
+    state.tally[b, OFFERED] = state.shown[b, slot]
+    place(cards, queue, runtimes, rules, state, out.wait_s, b, card, seed)
+    return False
+
+
+def _go_on(arguments: Any, out: Buffers, b: int, waits: bool) -> int:
+    """Let events happen (with ``waits`` at least one) until a job can be placed, and observe.
+
+    Returns:
+        How many candidates there are, or 0 when nothing is left.
+    """
+    cards, queue, runtimes, rules, state = arguments
+    feasible = run(cards, queue, runtimes, rules, state, out.mask, b, waits)
     out.time_s[b] = state.total[b, NOW]
     if feasible > 0:
-        observe(cards, queue, runtimes, rules, state, out.candidates, out.request, b)
-    return feasible
+        feasible += view(arguments, out, b)  # type: ignore[name-defined]  # noqa: F821 - filled in
+    out.feasible[b] = feasible
+    return int(feasible)
 
 
 @inline
@@ -216,8 +190,7 @@ def start_range(arguments: Any) -> tuple[int, int]:
     return rules.start_min, rules.start_max
 
 
-@called
-def begin(arguments: Any, out: Buffers, b: int, first: int, _fresh: bool) -> bool:
+def _begin(arguments: Any, out: Buffers, b: int, first: int, _fresh: bool) -> bool:
     """Begin an episode at a row of the queue, in an empty network; return whether any of its jobs fits a card."""
     cards, queue, _, rules, state = arguments
     state.card[b] = 0.0
@@ -242,7 +215,7 @@ def begin(arguments: Any, out: Buffers, b: int, first: int, _fresh: bool) -> boo
     state.tally[b, LAST_CARD] = NONE
     state.total[b, NOW] = queue.rows[first, ARRIVAL]
     state.total[b, NEXT_CANCEL] = np.inf
-    return bool(go_on(arguments, out, b) > 0)
+    return bool(go_on(arguments, out, b, False) > 0)  # type: ignore[name-defined]  # noqa: F821 - filled in
 
 
 @called
@@ -277,19 +250,20 @@ def close(arguments: Any, out: Buffers, b: int) -> None:
     metrics[16] = total[CARD_SECONDS] * (1.0 / 3600.0)
 
 
-@inline
-def step(arguments: Any, out: Buffers, b: int, action: int, seed: int) -> int:
-    """Place the offered job, or withdraw one, and go to the next decision."""
+def _step(arguments: Any, out: Buffers, b: int, action: int, seed: int) -> int:
+    """Place a job, wait, withdraw a job or run the queue otherwise, and go to the next decision."""
     cards, queue, runtimes, rules, state = arguments
     total, count = state.total[b], state.tally[b]
-    before = total[NOW]
-    if action <= WITHDRAW:
+    before, waits = total[NOW], False
+    if action == REARRANGE:
+        rearrange(queue, state, b)
+    elif action <= WITHDRAW:
         withdraw(cards, queue, runtimes, rules, state, b, WITHDRAW - action)
     else:
-        place(cards, queue, runtimes, rules, state, out.wait_s, b, action, seed)
+        waits = act(arguments, out, b, action, seed)  # type: ignore[name-defined]  # noqa: F821 - filled in
         count[STEPS] += 1
     ended = RUNNING
-    if go_on(arguments, out, b) == 0:
+    if go_on(arguments, out, b, waits) == 0:  # type: ignore[name-defined]  # noqa: F821
         # Jobs left in line would mean that an empty network cannot hold what was found to be possible: the tests show
         # that this does not happen.
         ended = END_OF_TRACE if count[WAITING] == 0 else FULL
@@ -306,4 +280,17 @@ def step(arguments: Any, out: Buffers, b: int, action: int, seed: int) -> int:
     return ended
 
 
-DYNAMICS = dynamics(__name__, start_range=start_range, begin=begin, step=step, close=close)
+def _dynamics(owner: str, view: Callable[..., int], act: Callable[..., bool]) -> Dynamics:
+    """Compile the loops for one way to choose: two, because most need only one, and compiling takes a while."""
+    go_on = called(filled_in(_go_on, owner, view=view))
+    return dynamics(
+        owner,
+        start_range=start_range,
+        begin=called(filled_in(_begin, owner, go_on=go_on)),
+        step=inline(filled_in(_step, owner, go_on=go_on, act=act)),
+        close=close,
+    )
+
+
+DYNAMICS = _dynamics(__name__, _observe_offered, _place_offered)
+PAIR_DYNAMICS = _dynamics(f"{__name__}.pairs", show, _place_shown)

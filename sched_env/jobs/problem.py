@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
-from sched_env.jobs import features, heuristics
+from sched_env.jobs import features, heuristics, pairs
 from sched_env.jobs.scenario import CpnScenario
 from sched_env.problem import LOWER, Problem, Simulation
 from sched_env.scenarios import Scenario
@@ -20,6 +21,10 @@ def _bound_of(scenario: Scenario) -> str:
     from sched_env.jobs.bounds import stated_in
 
     return stated_in(cast(CpnScenario, scenario))
+
+
+def _view(scenario: Scenario) -> Problem | None:
+    return PAIRS if cast(CpnScenario, scenario).choice == "pair" else None
 
 
 PROBLEM = Problem(
@@ -49,5 +54,18 @@ PROBLEM = Problem(
     guardrails=lambda _: ("makespan_s",),
     bound_metric=_bound_of,
     simulation=_simulation,
+    view=_view,
     environments={"Cpn-v0": ("sched_env.jobs.env:CpnEnv", "jobs/cpn")},
 )
+
+PAIRS = replace(
+    PROBLEM,
+    spec=pairs.SPEC,
+    state_fields=pairs.STATE_FIELDS,
+    request_fields=pairs.REQUEST_FIELDS,
+    build=pairs.build,
+    ruled_out=pairs.ruled_out,
+    gauges=pairs.gauges,
+    score=pairs.score,
+)
+"""As it is seen where a job and a card are chosen together (``choice: pair``)."""

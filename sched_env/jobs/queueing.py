@@ -29,14 +29,18 @@ from sched_env.jobs.state import (
     JOBS,
     LEAST_ATTAINED,
     MEM,
+    MOST_JOBS,
     NEED_GPU,
     NEED_MEM,
+    NO_RESERVATION,
     NONE,
     NOW,
     OFFERED,
     OPEN,
+    ORDER,
     PROMISE,
     REFUSED,
+    RESERVATION,
     SHAPE,
     SHORTEST,
     TAIL,
@@ -55,42 +59,69 @@ PUNCTUAL_S = 1e-6
 
 
 @inline
-def rank(queue: Queue, rules: Rules, state: State, b: int, j: int) -> float:
+def rank(queue: Queue, state: State, b: int, j: int) -> float:
     """Return a job's place within its line: smaller is earlier."""
-    if rules.order == SHORTEST:
+    if state.way[b, ORDER] == SHORTEST:
         return float(queue.rows[state.tally[b, FIRST] + j, BEST])
     return float(j)
 
 
 @inline
-def join(queue: Queue, rules: Rules, state: State, b: int, j: int) -> None:
-    """Put a job in line, by its rank."""
-    q = queue.links[state.tally[b, FIRST] + j, SHAPE]
+def insert(queue: Queue, state: State, b: int, q: int, j: int) -> bool:
+    """Enter a job into its line where its rank belongs; return whether that is at the end."""
     line, jobs = state.line[b, q], state.job[b]
-    state.tally[b, WAITING] += 1
-    state.queued_s[b, j] = state.total[b, NOW]
-    own = rank(queue, rules, state, b, j)
+    own = rank(queue, state, b, j)
     if line[HEAD] == NONE:
         jobs[j, FOLLOWING] = NONE
-        line[HEAD] = line[TAIL] = line[CURSOR] = j
-        line[BLOCKED] = OPEN
-        return
-    if rank(queue, rules, state, b, line[TAIL]) <= own:
+        line[HEAD] = line[TAIL] = j
+        return True
+    if rank(queue, state, b, line[TAIL]) <= own:
         jobs[line[TAIL], FOLLOWING] = j
         jobs[j, FOLLOWING] = NONE
         line[TAIL] = j
-        if line[CURSOR] == NONE:
-            line[CURSOR] = j
+        return True
+    before, at = NONE, line[HEAD]
+    while rank(queue, state, b, at) <= own:
+        before, at = at, jobs[at, FOLLOWING]
+    jobs[j, FOLLOWING] = at
+    if before == NONE:
+        line[HEAD] = j
     else:
-        before, at = NONE, line[HEAD]
-        while rank(queue, rules, state, b, at) <= own:
-            before, at = at, jobs[at, FOLLOWING]
-        jobs[j, FOLLOWING] = at
-        if before == NONE:
-            line[HEAD] = j
-        else:
-            jobs[before, FOLLOWING] = j
+        jobs[before, FOLLOWING] = j
+    return False
+
+
+@called
+def rearrange(queue: Queue, state: State, b: int) -> None:
+    """Bring the lines into the order that now holds, end every reservation and try all jobs anew."""
+    for node in range(state.hold.shape[1]):
+        state.hold[b, node, HELD_CARD] = state.hold[b, node, HELD_JOB] = NONE
+    state.tally[b, HELD] = 0
+    for q in range(state.line.shape[1]):
+        line = state.line[b, q]
+        line[HOLDS] = NONE
+        j = line[HEAD]
+        line[HEAD] = NONE
+        while j != NONE:
+            after = state.job[b, j, FOLLOWING]
+            insert(queue, state, b, q, j)
+            j = after
+        line[CURSOR], line[BLOCKED] = line[HEAD], OPEN
+
+
+@inline
+def join(queue: Queue, state: State, b: int, j: int) -> None:
+    """Put a job in line, by its rank."""
+    q = queue.links[state.tally[b, FIRST] + j, SHAPE]
+    line = state.line[b, q]
+    state.tally[b, WAITING] += 1
+    state.queued_s[b, j] = state.total[b, NOW]
+    if line[HEAD] == NONE:
+        line[CURSOR], line[BLOCKED] = NONE, OPEN
+    if not insert(queue, state, b, q, j):
         line[CURSOR] = line[HEAD]
+    elif line[CURSOR] == NONE:
+        line[CURSOR] = j
     if line[BLOCKED] == REFUSED:
         line[BLOCKED] = OPEN
 
@@ -132,7 +163,8 @@ def card_takes(
     free = cards.mem[c] if rules.total_memory else state.card[b, c, GPU_FREE]
     kind = state.kind[b, c]
     runs = runtimes.belief[queue.shape_model[q], cards.type[c], kind[0], kind[1]] < np.inf
-    return bool(card_fits(free, kind[JOBS], queue.shapes[q, NEED_GPU], rules.gpu_mem_margin, rules.max_jobs) & runs)
+    fits = card_fits(free, kind[JOBS], queue.shapes[q, NEED_GPU], rules.gpu_mem_margin, state.way[b, MOST_JOBS])
+    return bool(fits & runs)
 
 
 @inline
@@ -180,7 +212,7 @@ def reserve(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state:
             continue
         start = earliest_fit(cards, queue, runtimes, rules, state, b, c, q, NONE, NONE)
         value = start - now + delay_s(cards, queue, rules, c, row) + alone * queue.rows[row, EPOCHS]
-        if rules.reservation == EASY:
+        if state.way[b, RESERVATION] == EASY:
             value = start - now
         if value < best:
             best, chosen, promise = value, c, start
@@ -200,8 +232,8 @@ def reserve_where_due(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rul
         line = state.line[b, q]
         if line[HEAD] == NONE:
             continue
-        if rules.reservation == EASY:
-            own = rank(queue, rules, state, b, line[HEAD])
+        if state.way[b, RESERVATION] == EASY:
+            own = rank(queue, state, b, line[HEAD])
             if own < first_rank:
                 first, first_rank = q, own
         elif line[BLOCKED] != OPEN and line[HOLDS] == NONE and queue.shapes[q, NEED_GPU] >= rules.big_gpu_mem:
@@ -227,30 +259,34 @@ def delays(
 
 @inline
 def mark(
-    cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, mask: Bools, b: int, row: int
+    cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, mask: Bools, b: int, row: int, at: int
 ) -> tuple[int, int]:
-    """Write the mask of a job; return how many cards may take it, and how many could but for a reservation."""
+    """Write the mask of a job, from candidate ``at`` on.
+
+    Returns:
+        How many cards may take it, and how many could but for a reservation.
+    """
     q = queue.links[row, SHAPE]
     possible = 0
-    gpu_mem, mem = queue.shapes[q, NEED_GPU], queue.shapes[q, NEED_MEM]
+    gpu_mem, mem, most_jobs = queue.shapes[q, NEED_GPU], queue.shapes[q, NEED_MEM], state.way[b, MOST_JOBS]
     belief = runtimes.belief[queue.shape_model[q]]
     # As node_takes and card_takes, without branches and with unsigned indices: see kernels.observe.
     for index in range(cards.type.size):
         c = np.uint64(index)
         node = np.uint64(cards.node[c])
         free = cards.mem[c] if rules.total_memory else state.card[b, c, GPU_FREE]
-        fit = card_fits(free, state.kind[b, c, JOBS], gpu_mem, rules.gpu_mem_margin, rules.max_jobs)
+        fit = card_fits(free, state.kind[b, c, JOBS], gpu_mem, rules.gpu_mem_margin, most_jobs)
         cpu = busy_share(cards, node, state.node[b, node, CORES])
         fit &= node_fits(cpu, state.node[b, node, MEM], mem, rules.cpu_threshold, rules.mem_margin)
         one, other = np.uint64(state.kind[b, c, 0]), np.uint64(state.kind[b, c, 1])
         fit &= belief[np.uint64(cards.type[c]), one, other] < np.inf
-        mask[b, c] = fit
+        mask[b, at + index] = fit
         possible += fit
     allowed = possible
     if state.tally[b, HELD] > 0:
         for index in range(cards.type.size):
-            if mask[b, index] and delays(cards, queue, runtimes, rules, state, b, index, row):
-                mask[b, index] = False
+            if mask[b, at + index] and delays(cards, queue, runtimes, rules, state, b, index, row):
+                mask[b, at + index] = False
                 allowed -= 1
     return allowed, possible
 
@@ -267,11 +303,19 @@ def offer_reserved(
         if not card_takes(cards, queue, runtimes, rules, state, b, state.hold[b, node, HELD_CARD], q):
             continue
         row = state.tally[b, FIRST] + state.hold[b, node, HELD_JOB]
-        allowed, _ = mark(cards, queue, runtimes, rules, state, mask, b, row)
+        allowed, _ = mark(cards, queue, runtimes, rules, state, mask, b, row, 0)
         if allowed > 0:
             state.tally[b, OFFERED] = row
             return allowed
     return 0
+
+
+@inline
+def turn(queue: Queue, state: State, b: int, q: int, j: int) -> float:
+    """Return a job's place among those of all lines: smaller is earlier."""
+    if state.way[b, ORDER] == LEAST_ATTAINED:
+        return float(state.service[b, queue.shape_model[q]])
+    return rank(queue, state, b, j)
 
 
 @inline
@@ -286,23 +330,21 @@ def offer(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: S
         if allowed > 0:
             return allowed
     while True:
-        if rules.reservation != 0:
+        if state.way[b, RESERVATION] != NO_RESERVATION:
             reserve_where_due(cards, queue, runtimes, rules, state, b)
         chosen, best = NONE, np.inf
         for q in range(lines):
             line = state.line[b, q]
             if line[HEAD] == NONE or line[BLOCKED] != OPEN:
                 continue
-            own = rank(queue, rules, state, b, line[CURSOR])
-            if rules.order == LEAST_ATTAINED:
-                own = state.service[b, queue.shape_model[q]]
+            own = turn(queue, state, b, q, line[CURSOR])
             if own < best:
                 chosen, best = q, own
         if chosen == NONE:
             return 0
         line = state.line[b, chosen]
         row = first + line[CURSOR]
-        allowed, possible = mark(cards, queue, runtimes, rules, state, mask, b, row)
+        allowed, possible = mark(cards, queue, runtimes, rules, state, mask, b, row, 0)
         if allowed > 0:
             state.tally[b, OFFERED] = row
             return allowed

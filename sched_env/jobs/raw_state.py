@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sched_env.jit import lean_kernel
+from sched_env.jobs.observing import something_ahead
+from sched_env.jobs.pairs import JOB_FIELDS, LIMITS, STATE_FIELDS
 from sched_env.jobs.queueing import delays
 from sched_env.jobs.state import (
     ARRIVAL,
@@ -28,9 +30,11 @@ from sched_env.jobs.state import (
     LAST_CARD,
     MEM,
     MODEL,
+    MOST_JOBS,
     NEED_CPU,
     NEED_GPU,
     NEED_MEM,
+    NONE,
     NOW,
     OFFERED,
     ORIGIN,
@@ -51,10 +55,17 @@ if TYPE_CHECKING:
 
 @lean_kernel
 def _predict(
-    cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int, completion: Floats, free: Floats
+    cards: Cards,
+    queue: Queue,
+    runtimes: Runtimes,
+    rules: Rules,
+    state: State,
+    b: int,
+    row: int,
+    completion: Floats,
+    free: Floats,
 ) -> None:
     """Write each card's exact completion time (NaN on a full card) and whether no reserved job would be delayed."""
-    row = state.tally[b, OFFERED]
     for c in range(cards.type.size):
         completion[c], free[c] = np.nan, 1.0
         if state.kind[b, c, JOBS] < 3:
@@ -64,10 +75,47 @@ def _predict(
 
 
 def raw_fields(env: CpnVectorEnv, b: int = 0) -> tuple[dict[str, Floats], dict[str, float]]:
-    """Return the fields of ``features.STATE_FIELDS`` and ``REQUEST_FIELDS`` for the present decision of one network."""
+    """Return the fields for the present decision of one network: those of ``features``, or of ``pairs``."""
+    if env.rules.pairs > 0:
+        return _pair_fields(env, b)
+    return _fields_of_job(env, b, int(env.state.tally[b, OFFERED]))
+
+
+def _pair_fields(env: CpnVectorEnv, b: int) -> tuple[dict[str, Floats], dict[str, float]]:
+    """Return the fields of ``pairs``: the jobs shown, one after another, and to wait."""
+    state, C, slots = env.state, env.cards.type.size, env.rules.pairs
+    rows = state.shown[b][state.shown[b] != NONE]
+    count = slots * C + 1
+    jobs = [_fields_of_job(env, b, int(row)) for row in rows]
+    candidates = {name: np.zeros(count) for name in STATE_FIELDS}
+    candidates["share"][:] = np.nan
+    for name, values in (("gpu_mem_total", env.cards.mem), ("price", env.cards.usd_per_hour)):
+        candidates[name][:-1] = np.tile(values, slots)
+    for slot, (card, job) in enumerate(jobs):
+        of_job = slice(slot * C, (slot + 1) * C)
+        for name, values in card.items():
+            candidates[name][of_job] = values
+        for name in JOB_FIELDS:
+            candidates[name][of_job] = job[name]
+        candidates["slot"][of_job], candidates["shown"][of_job] = slot, 1.0
+    candidates["wait"][-1], candidates["allowed"][-1] = 1.0, float(something_ahead(state, b))
+    running = np.arange(3) < state.kind[b, :, JOBS, None]
+    ends = state.card[b, :, FINISH : FINISH + 3][running]
+    request = {
+        "waiting": float(state.tally[b, WAITING]),
+        "shown_jobs": float(rows.size),
+        "idle_cards": float((state.kind[b, :, JOBS] == 0).sum()),
+        "next_end_s": max(float(ends.min()) - float(state.total[b, NOW]), 0.0) if ends.size else 0.0,
+        **{name: jobs[0][1][name] for name in LIMITS},
+    }
+    return candidates, request
+
+
+def _fields_of_job(env: CpnVectorEnv, b: int, row: int) -> tuple[dict[str, Floats], dict[str, float]]:
+    """Return the fields of ``features.STATE_FIELDS`` and ``REQUEST_FIELDS`` for a waiting job."""
     cards, queue, runtimes, rules, state = env.arguments
     C = cards.type.size
-    row, now = int(state.tally[b, OFFERED]), float(state.total[b, NOW])
+    now = float(state.total[b, NOW])
     model, shape, origin = (int(queue.links[row, column]) for column in (MODEL, SHAPE, ORIGIN))
     kind, card, node = state.kind[b], state.card[b], state.node[b][cards.node]
     occupied, jobs = kind[:, JOBS] > 0, kind[:, JOBS]
@@ -79,7 +127,7 @@ def raw_fields(env: CpnVectorEnv, b: int = 0) -> tuple[dict[str, Floats], dict[s
     hurt = harm[cards.type, one, other] * finish[:, 0]
     hurt = np.where(jobs > 1, hurt + harm[cards.type, other, one] * finish[:, 1], hurt)
     completion, free = np.empty(C), np.empty(C)
-    _predict(*env.arguments, b, completion, free)
+    _predict(*env.arguments, b, row, completion, free)
     candidates = {
         "gpu_mem_total": cards.mem,
         "price": cards.usd_per_hour,
@@ -115,7 +163,7 @@ def raw_fields(env: CpnVectorEnv, b: int = 0) -> tuple[dict[str, Floats], dict[s
         "cpu_threshold": rules.cpu_threshold,
         "gpu_mem_margin": rules.gpu_mem_margin,
         "mem_margin": rules.mem_margin,
-        "max_jobs": float(rules.max_jobs),
+        "max_jobs": float(state.way[b, MOST_JOBS]),
         "last_card": float(state.tally[b, LAST_CARD]),
     }
     return candidates, {name: float(value) for name, value in request.items()}

@@ -15,7 +15,9 @@ from sched_env.jobs.scenario import CpnScenario, Order, Reservation
 from sched_env.jobs.tables import Floats, Indices, JobTrace, RuntimeTable, Topology
 from wire.errors import TraceError
 
+ORDERS: tuple[Order, ...] = ("fifo", "shortest", "least_attained")
 FIFO, SHORTEST, LEAST_ATTAINED = range(3)
+RESERVATIONS: tuple[Reservation, ...] = ("none", "big", "easy")
 NO_RESERVATION, BIG, EASY = range(3)
 NONE = -1
 
@@ -32,7 +34,7 @@ LEFT, CUT, START, PACE, RUNS, ROW = range(6)
 CORES, MEM, NODE_JOBS, PROMISE = range(4)
 HELD_CARD, HELD_JOB = range(2)
 # State.line: one queue for each shape of job
-HEAD, TAIL, CURSOR, BLOCKED, HOLDS = range(5)
+HEAD, TAIL, CURSOR, BLOCKED, HOLDS, LOOK = range(6)
 OPEN, FULL_UP, REFUSED = range(3)
 # State.job
 FOLLOWING, ATTEMPTS, OUTCOME = range(3)
@@ -43,6 +45,8 @@ CANCELLED, EXPECTED = range(12, 14)
 # State.total
 NOW, RETURN, JOB_SECONDS, PAID, WAITED, LONGEST_WAIT, LATE, CARD_SECONDS, USD, MOVED_GB, PLACED, LAST_END = range(12)
 NEXT_CANCEL = 12
+# State.way
+ORDER, RESERVATION, MOST_JOBS = range(3)
 
 
 class Cards(NamedTuple):
@@ -92,9 +96,6 @@ class Runtimes(NamedTuple):
 class Rules(NamedTuple):
     """A scenario as kernels read it."""
 
-    order: int
-    reservation: int
-    max_jobs: int
     cpu_threshold: float
     gpu_mem_margin: float
     mem_margin: float
@@ -110,6 +111,8 @@ class Rules(NamedTuple):
     start_max: int
     by_makespan: bool
     inverse_scale: float
+    pairs: int
+    """Most jobs shown where a job and a card are chosen together; 0: a card is chosen for the offered job."""
 
 
 class State(NamedTuple):
@@ -130,7 +133,10 @@ class State(NamedTuple):
     hold: Indices
     """[B, N, 2]: the reserved card and the job it is for (number in the episode); -1: none."""
     line: Indices
-    """[B, Q, 5]: first, last, next to be tried; whether trying is of use; node of its reservation."""
+    """[B, Q, 6]: first, last, next to be tried; whether trying is of use; node of its reservation; next to be shown."""
+    shown: Indices
+    """[B, W]: trace rows of the jobs to choose from, the offered one first (-1: none); W is 0 where a card is chosen
+    for the offered job."""
     job: Indices
     """[B, J, 3]: who is next in line; failed attempts; whether it has finished, failed for good or been withdrawn."""
     queued_s: Floats
@@ -139,6 +145,8 @@ class State(NamedTuple):
     """[B, K]: card seconds each model has had."""
     expected: Floats
     """[B, J, 2]: jobs whose users will withdraw them, a heap by time; J is 0 where nobody does."""
+    way: Indices
+    """[B, 3]: how the queue is run: order, reservation, jobs a card; an episode's end does not change it."""
     tally: NDArray[np.int64]
     """[B, 14]"""
     total: Floats
@@ -155,6 +163,15 @@ class Discipline(NamedTuple):
     order: Order
     reservation: Reservation
     max_jobs_per_card: int
+
+    def numbers(self) -> tuple[int, int, int]:
+        """Return it as a row of ``State.way``."""
+        return ORDERS.index(self.order), RESERVATIONS.index(self.reservation), self.max_jobs_per_card
+
+    @classmethod
+    def of(cls, way: Indices) -> Discipline:
+        """Return what a row of ``State.way`` says."""
+        return cls(ORDERS[way[ORDER]], RESERVATIONS[way[RESERVATION]], int(way[MOST_JOBS]))
 
 
 def cards_of(topology: Topology) -> Cards:
@@ -224,14 +241,11 @@ def runtimes_of(truth: RuntimeTable, belief: RuntimeTable, topology: Topology, t
     return Runtimes(tables[0], believed, harm)
 
 
-def rules_of(scenario: CpnScenario, discipline: Discipline, rows: int) -> Rules:
-    """Turn a scenario, with the discipline of its queue, into numbers."""
+def rules_of(scenario: CpnScenario, rows: int) -> Rules:
+    """Turn a scenario into numbers; how the queue is run is in ``State.way``."""
     stop = max(rows - scenario.episode_jobs + 1, 1)
     stop = min(scenario.start_max or stop, rows)
     return Rules(
-        order={"fifo": FIFO, "shortest": SHORTEST, "least_attained": LEAST_ATTAINED}[discipline.order],
-        reservation={"none": NO_RESERVATION, "big": BIG, "easy": EASY}[discipline.reservation],
-        max_jobs=discipline.max_jobs_per_card,
         cpu_threshold=float(scenario.cpu_threshold),
         gpu_mem_margin=float(scenario.gpu_mem_margin_gib),
         mem_margin=float(scenario.mem_margin_gib),
@@ -247,10 +261,11 @@ def rules_of(scenario: CpnScenario, discipline: Discipline, rows: int) -> Rules:
         start_max=stop,
         by_makespan=scenario.reward == "makespan",
         inverse_scale=1.0 / scenario.reward_scale_s,
+        pairs=scenario.shown_jobs if scenario.choice == "pair" else 0,
     )
 
 
-def empty_state(B: int, cards: Cards, queue: Queue, models: int, episode_jobs: int) -> State:
+def empty_state(B: int, cards: Cards, queue: Queue, models: int, episode_jobs: int, pairs: int) -> State:
     """Allocate the state; the reset kernel fills it."""
     C, N, Q, S = cards.type.size, cards.node_mem.size, len(queue.shapes), MOST_ON_A_CARD
     widest = int(np.diff(cards.first).max())
@@ -268,11 +283,13 @@ def empty_state(B: int, cards: Cards, queue: Queue, models: int, episode_jobs: i
         slot=floats(B, C, S, 6),
         node=floats(B, N, 4),
         hold=indices(B, N, 2),
-        line=indices(B, Q, 5),
+        line=indices(B, Q, 6),
+        shown=indices(B, pairs),
         job=indices(B, episode_jobs, 3),
         queued_s=floats(B, episode_jobs),
         service=floats(B, models),
         expected=np.zeros((B, episode_jobs if np.isfinite(queue.rows[:, CANCEL]).any() else 0, 2)),
+        way=indices(B, 3),
         tally=np.zeros((B, 14), np.int64),
         total=floats(B, 13),
         draft=floats(6, S),

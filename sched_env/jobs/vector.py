@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sched_env import planning
+from sched_env.futures import Future, Record
 from sched_env.jobs import kernels, topology
 from sched_env.jobs import synthetic as synthetic_jobs
 from sched_env.jobs.raw_state import raw_fields
@@ -15,6 +17,7 @@ from sched_env.jobs.runtime import RuntimeModel
 from sched_env.jobs.scenario import CpnScenario
 from sched_env.jobs.state import (
     ARRIVED,
+    FIRST,
     NONE,
     OUTCOME,
     POSSIBLE,
@@ -62,15 +65,18 @@ class CpnVectorEnv(PlacementVectorEnv):
     def __init__(
         self, scenario: CpnScenario, num_envs: int, workload: Workload, *, seed: int = 0, copy: bool = False
     ) -> None:
-        super().__init__(scenario, num_envs, len(workload.topology), seed=seed, copy=copy)
+        cards, slots = len(workload.topology), scenario.shown_jobs
+        candidates = slots * cards + 1 if scenario.choice == "pair" else cards
+        super().__init__(scenario, num_envs, candidates, seed=seed, copy=copy)
         self.workload, self.trace, self.topology = workload, workload.jobs, workload.topology
         self.cards = cards_of(workload.topology)
         truth = self._table(workload.runtime)
         belief = truth if workload.predicted is None else self._table(workload.predicted)
         self.runtimes = runtimes_of(truth, belief, workload.topology, workload.jobs)
         self.queue = queue_of(workload.jobs, self.cards, self.runtimes.belief, scenario)
-        self.discipline = own_discipline(scenario)
-        self.rules = rules_of(scenario, self.discipline, len(workload.jobs))
+        self.rules = rules_of(scenario, len(workload.jobs))
+        if self.rules.pairs > 0:
+            self.DYNAMICS = kernels.PAIR_DYNAMICS  # type: ignore[misc]
         offered = self.queue.shapes[self.queue.links[:, SHAPE], POSSIBLE] > 0.0
         offered &= workload.jobs.cancelled_at() > workload.jobs.arrival_s
         if not offered.any():
@@ -78,9 +84,18 @@ class CpnVectorEnv(PlacementVectorEnv):
                 "no job of the queue fits an empty card and outlives its submission", "at least one that does"
             )
         self.state = empty_state(
-            num_envs, self.cards, self.queue, len(workload.jobs.model_names), scenario.episode_jobs
+            num_envs,
+            self.cards,
+            self.queue,
+            len(workload.jobs.model_names),
+            scenario.episode_jobs,
+            self.rules.pairs,
         )
-        self._fix_columns(self.cards.mem, workload.topology.card_usd_per_hour)
+        self.state.way[:] = own_discipline(scenario).numbers()
+        fixed = np.stack([self.cards.mem, workload.topology.card_usd_per_hour])
+        if self.rules.pairs > 0:  # the last candidate, to wait, has neither memory nor price
+            fixed = np.append(np.tile(fixed, self.rules.pairs), np.zeros((2, 1)), axis=1)
+        self._fix_columns(*fixed)
 
     def _table(self, runtime: RuntimeTable | RuntimeModel) -> RuntimeTable:
         if isinstance(runtime, RuntimeModel):
@@ -92,18 +107,41 @@ class CpnVectorEnv(PlacementVectorEnv):
         """What every kernel of the problem takes first."""
         return self.cards, self.queue, self.runtimes, self.rules, self.state
 
+    @property
+    def discipline(self) -> Discipline | None:
+        """How the queues are run; None: not all alike."""
+        way = self.state.way
+        return Discipline.of(way[0]) if (way == way[0]).all() else None
+
     def use(self, discipline: Discipline) -> None:
         """Run the queue by another discipline than the scenario's, as a heuristic that is a whole scheduler does.
+
+        Rows that have been given disciplines of their own (:meth:`switch`) keep them.
 
         Raises:
             ConfigError: When an episode is under way; episodes at their first decision begin anew.
         """
-        if discipline == self.discipline:
+        present = self.discipline
+        if present is None or discipline == present:
             return
-        self._check_first_decision(self.state.tally[:, STEPS], f"the queue is run as {self.discipline}")
-        self.discipline = discipline
-        self.rules = rules_of(self.scenario, discipline, len(self.trace))
+        self._check_first_decision(self.state.tally[:, STEPS], f"the queue is run as {present}")
+        self.state.way[:] = discipline.numbers()
         self._begin_anew()
+
+    def switch(self, discipline: Discipline, rows: ArrayLike | None = None) -> Outcome:
+        """Run the queues of these rows (left out: all) by another discipline from now on, in later episodes too.
+
+        Lines are put in the new order, reservations end, and the queue is offered anew at the same time; if nothing
+        fits any more, time goes on. No decision is counted.
+
+        Returns:
+            As :meth:`step`; the rewards are for the time that has passed, if any has.
+        """
+        chosen = planning.rows_of(self, rows)
+        self.state.way[chosen] = discipline.numbers()
+        actions = np.full(self.num_envs, SKIP, np.int64)
+        actions[chosen] = kernels.REARRANGE
+        return self._outcome(self._advance(actions, NO_ROWS, PARK if self.park else RESTART, checked=False))
 
     def cancel(self, jobs: ArrayLike) -> Outcome:
         """Withdraw a job in each environment, for its user, and look for the next decision anew.
@@ -139,6 +177,27 @@ class CpnVectorEnv(PlacementVectorEnv):
             raise ConfigError(f"{where} has not been submitted", f"one of the {arrived} that have been")
         if self.state.job[b, j, OUTCOME] != UNDECIDED:
             raise ConfigError(f"{where} has ended", "one that waits or is on a card")
+
+    def record(self) -> Record:
+        """Return all jobs; lives (epochs) are those of the same model."""
+        return Record(np.arange(len(self.trace)), self.trace.arrival_s, self.trace.model.astype(np.int64))
+
+    def seen_until(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the row of the first job that has not been submitted."""
+        seen: NDArray[np.int64] = self.state.tally[rows, FIRST] + self.state.tally[rows, ARRIVED]
+        return seen
+
+    def _meeting(self, rows: NDArray[np.int64], future: Future) -> Self:
+        given = {name: getattr(self.trace, name) for name in JobTrace.__dataclass_fields__ if name != "model_names"}
+        columns = {name: values[future.source] for name, values in given.items() if values.size}
+        columns |= {"arrival_s": future.arrival_s, "epochs": self.trace.epochs[future.life]}
+        told = JobTrace(**columns, model_names=self.trace.model_names)
+        queue = queue_of(told, self.cards, self.runtimes.belief, self.scenario)
+        fork = self.fork(rows)
+        # Of the shapes there may be fewer now, and the lines are those of the recorded ones.
+        fork.queue = self.queue._replace(rows=queue.rows, links=self.queue.links[future.source])
+        fork._world = None
+        return fork
 
     def raw(self, b: int) -> tuple[dict[str, Floats], dict[str, float]]:
         """Return the raw fields of environment b's present decision, as the live service would report them."""

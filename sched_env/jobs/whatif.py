@@ -21,6 +21,7 @@ from sched_env.jobs.state import (
     LEFT,
     MEM,
     MODEL,
+    MOST_JOBS,
     NEED_CPU,
     NEED_GPU,
     NEED_MEM,
@@ -204,9 +205,9 @@ def earliest_fit(
             end = state.draft[D_END, i] if k == other_card else state.card[b, k, FINISH + i]
             _enter(state.ends, count, max(end, now), queue.links[int(state.slot[b, k, i, ROW]), SHAPE], k == c)
             count += 1
-    time = now
+    time, most_jobs = now, state.way[b, MOST_JOBS]
     for e in range(count + 1):
-        if card_fits(gpu_free, jobs, queue.shapes[shape, NEED_GPU], rules.gpu_mem_margin, rules.max_jobs) and node_fits(
+        if card_fits(gpu_free, jobs, queue.shapes[shape, NEED_GPU], rules.gpu_mem_margin, most_jobs) and node_fits(
             busy_share(cards, node, cores), mem, queue.shapes[shape, NEED_MEM], rules.cpu_threshold, rules.mem_margin
         ):
             return float(time)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sched_env.futures import Future, Record
+from sched_env.heap import ITEM
+from sched_env.heap import TIME as LEAVES
 from sched_env.jit import entry
 from sched_env.stepping import PARK, RESTART
 from sched_env.vector import PlacementVectorEnv
 from sched_env.vm import kernels
-from sched_env.vm.events import CPU, HALVES, MEM, Events, compile_events
+from sched_env.vm.events import CPU, HALVES, MEM, TIME, Events, compile_events
 from sched_env.vm.scenario import VmScenario
 from sched_env.vm.state import ENV, REWARD_CPU, REWARD_ONE, REWARD_WAIT, Params, State
 from sched_env.vm.tables import VmTrace
@@ -89,6 +92,52 @@ class VmVectorEnv(PlacementVectorEnv):
             "mem": float(need[MEM] * need[HALVES]),
             "double": float(need[HALVES] - 1.0),
         }
+
+    def record(self) -> Record:
+        """Return all requests; lives are those of the same flavour. Only where requests wait is a life its own."""
+        if not self.params.waits:
+            return super().record()
+        rows = np.flatnonzero(self.events.slot >= 0)
+        flavour = np.unique(self.events.rows[rows, : HALVES + 1], axis=0, return_inverse=True)[1]
+        return Record(rows, self.events.rows[rows, TIME], flavour.ravel())
+
+    def seen_until(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the row of the first request that has not arrived."""
+        return np.asarray(self.state.env.arrived[rows])
+
+    def _meeting(self, rows: NDArray[np.int64], future: Future) -> Self:
+        told, life = self.events.rows.copy(), self.events.life_s.copy()
+        ahead = np.flatnonzero(self.events.slot[: future.source.size] >= 0)
+        ahead = ahead[ahead >= future.first]
+        told[ahead, : HALVES + 1] = self.events.rows[future.source[ahead], : HALVES + 1]
+        told[ahead, TIME] = future.arrival_s[ahead]
+        life[ahead] = self.events.life_s[future.life[ahead]]
+        fork = self.fork(rows)
+        fork.events, fork._world = self.events._replace(rows=told, life_s=life), None
+        if (future.life != future.source).any():
+            fork._live_on(self.events.life_s, future.seed)
+        return fork
+
+    def _live_on(self, recorded_s: NDArray[np.float64], seed: int) -> None:
+        """Give the VMs that are there another rest of their lives: one of their flavour that has lasted as long.
+
+        Drawn by (seed, VM): the same in every row, wherever the VM stands.
+        """
+        record = self.record()
+        lives: dict[int, NDArray[np.float64]] = {}
+        for b in range(self.num_envs):
+            now = float(self.buffers.time_s[b])
+            heap = self.state.leaving[b, : int(self.state.env.leaving[b])]
+            for k in np.flatnonzero(np.isfinite(heap[:, LEAVES])):
+                row = int(heap[k, ITEM]) // self.state.cpu.shape[1]
+                flavour = int(record.kind[np.searchsorted(record.rows, row)])
+                if flavour not in lives:
+                    lives[flavour] = np.sort(recorded_s[record.rows[record.kind == flavour]])
+                age = now - (heap[k, LEAVES] - recorded_s[row])
+                longer = lives[flavour][np.searchsorted(lives[flavour], age, side="right") :]
+                if longer.size:
+                    heap[k, LEAVES] = now + (longer[np.random.default_rng([seed, 2, row]).integers(longer.size)] - age)
+            heap[:] = heap[np.lexsort((heap[:, ITEM], heap[:, LEAVES]))]  # what is sorted is a heap
 
     def rows_replaced(self) -> None:
         """Show as many candidates as the largest cluster has."""

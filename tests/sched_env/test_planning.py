@@ -24,6 +24,7 @@ CASES = {
     "pods parallel": ("pods/deploy", {"n_node": 5, "arrival": "parallel", "horizon": 40}),
     "workflow": ("workflow/dag", {"num_nodes": 4, "workflows": 20, "tasks": 30}),
     "jobs": ("jobs/cpn", {"cards": 5, "episode_jobs": 25, "failure_rate": 0.2, "cancel_rate": 0.2, "load": 3.0}),
+    "jobs pairs": ("jobs/cpn", {"cards": 4, "episode_jobs": 25, "choice": "pair", "shown_jobs": 3, "load": 3.0}),
     "jobs reserving": ("jobs/cpn", {"cards": 4, "episode_jobs": 25, "reservation": "easy", "load": 3.0}),
 }
 

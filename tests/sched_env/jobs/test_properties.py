@@ -25,6 +25,7 @@ from sched_env.jobs.state import (
     HELD_JOB,
     JOBS,
     MEM,
+    MOST_JOBS,
     NEED_CPU,
     NEED_GPU,
     NEED_MEM,
@@ -32,7 +33,9 @@ from sched_env.jobs.state import (
     NONE,
     NOW,
     OFFERED,
+    ORDER,
     OUTCOME,
+    RESERVATION,
     ROW,
     SHAPE,
     SINCE,
@@ -70,7 +73,7 @@ SETTINGS = {
 }
 
 
-def check(env):
+def check(env, in_order=True, capped=True):
     """Hold the invariants, counted again from the slots."""
     cards, queue, _, rules, state = env.arguments
     assert np.isfinite(env.buffers.candidates).all()
@@ -80,7 +83,7 @@ def check(env):
         gpu, cores, mem = np.zeros(cards.type.size), np.zeros(cards.node_mem.size), np.zeros(cards.node_mem.size)
         rows = []
         for c, n in enumerate(state.kind[b, :, JOBS]):
-            assert 0 <= n <= rules.max_jobs
+            assert 0 <= n <= (state.way[b, MOST_JOBS] if capped else 3)
             for i in range(n):
                 row = int(state.slot[b, c, i, ROW])
                 need = queue.shapes[queue.links[row, SHAPE]]
@@ -113,7 +116,7 @@ def check(env):
         assert (outcome == WITHDRAWN).sum() == state.tally[b, CANCELLED]
         due = queue.rows[state.tally[b, 0] :][: outcome.size, CANCEL] <= state.total[b, NOW]
         assert not (due & (outcome == UNDECIDED)).any()  # withdrawn when it was time to
-        if rules.order == FIFO and rules.reservation == NO_RESERVATION:
+        if in_order and state.way[b, ORDER] == FIFO and state.way[b, RESERVATION] == NO_RESERVATION:
             assert state.tally[b, OFFERED] == min(row for row in waiting if fits_somewhere(env, b, row))
 
 
@@ -122,7 +125,7 @@ def fits_somewhere(env, b, row):
     cards, queue, _, rules, state = env.arguments
     need = queue.shapes[queue.links[row, SHAPE]]
     free = cards.mem if rules.total_memory else state.card[b, :, GPU_FREE]
-    card = (free - rules.gpu_mem_margin >= need[NEED_GPU]) & (state.kind[b, :, JOBS] < rules.max_jobs)
+    card = (free - rules.gpu_mem_margin >= need[NEED_GPU]) & (state.kind[b, :, JOBS] < state.way[b, MOST_JOBS])
     busy = cards.node_cpu_used + state.node[b, :, CORES] * cards.share_per_core
     node = (busy <= rules.cpu_threshold) & (state.node[b, :, MEM] - rules.mem_margin >= need[NEED_MEM])
     return (card & node[cards.node]).any()
@@ -263,7 +266,7 @@ def test_time_passes_only_when_no_waiting_job_fits_anywhere():
             # places alone on a card that nothing has happened to since.
             c = int(actions[b])
             free[b, c] -= queue.shapes[queue.links[rows[b], SHAPE], NEED_GPU]
-            quiet = (state.card[b, :, SINCE] < before[b]) & (state.kind[b, :, JOBS] < rules.max_jobs)
+            quiet = (state.card[b, :, SINCE] < before[b]) & (state.kind[b, :, JOBS] < state.way[b, MOST_JOBS])
             cpu = cards.node_cpu_used + state.node[b, :, CORES] * cards.share_per_core
             quiet &= (cpu <= rules.cpu_threshold)[cards.node] & (state.node[b, :, MEM] > 32.0)[cards.node]
             for q in range(len(queue.shapes)):
