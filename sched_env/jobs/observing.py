@@ -13,7 +13,6 @@ import numpy as np
 
 from sched_env.jit import called, inline
 from sched_env.jobs import features
-from sched_env.jobs.cancel import next_cancel_s
 from sched_env.jobs.pairs import CARD_COLUMNS
 from sched_env.jobs.queueing import mark, turn
 from sched_env.jobs.state import (
@@ -216,10 +215,11 @@ def _describe_queue(cards: Cards, state: State, request: Any, b: int, count: int
 
 @called
 def something_ahead(state: State, b: int) -> bool:
-    """Say whether anything will happen if nothing more is placed."""
+    """Say whether a submission, start or end will come if nothing more is placed.
+
+    Withdrawals do not count: idle cards must not wait for users to give up.
+    """
     if state.tally[b, ARRIVED] < state.tally[b, SIZE]:
-        return True
-    if next_cancel_s(state, b) < np.inf:
         return True
     soonest = np.inf
     for c in range(state.next_s.shape[1]):
