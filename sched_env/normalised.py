@@ -1,0 +1,60 @@
+"""Observations between 0 and 1, or near it, for networks that do not scale their input: a Gymnasium wrapper.
+
+Environments show quantities in their units, IOPS by the thousand beside shares below one. The scales are fixed, not
+running ones, so a policy that was saved needs nothing saved beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+CLIP = 10.0
+"""Features are cut at this multiple of their scale, as the policy graphs do."""
+
+
+class NormalisedObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """``candidates`` and ``request`` over the scales of their feature spec; other boxes by their bounds.
+
+    A quantity between ``low`` and ``high`` becomes log(1 + x - low) / log(1 + high - low): shares keep their
+    proportions, and a bound that is wide for safety's sake does not flatten what lies far below it.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        spec = env.unwrapped.many.feature_spec  # type: ignore[attr-defined]
+        self._scales = {
+            name: np.array([feature.scale for feature in features], np.float32)
+            for name, features in (("candidates", spec.candidate), ("request", spec.request))
+        }
+        self.observation_space = spaces.Dict({name: self._space(name, box) for name, box in self._boxes().items()})
+
+    def observation(self, observation: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Scale an observation."""
+        return {name: self._scaled(name, box, observation[name]) for name, box in self._boxes().items()}
+
+    def _boxes(self) -> dict[str, spaces.Space[Any]]:
+        return dict(self.env.observation_space.spaces)  # type: ignore[attr-defined]
+
+    def _space(self, name: str, box: spaces.Space[Any]) -> spaces.Space[Any]:
+        if name in self._scales:
+            return spaces.Box(-CLIP, CLIP, box.shape, np.float32)
+        return spaces.Box(0.0, 1.0, box.shape, np.float32) if _bounded(box) else box
+
+    def _scaled(self, name: str, box: spaces.Space[Any], values: NDArray[Any]) -> NDArray[Any]:
+        if name in self._scales:
+            return np.clip(values / self._scales[name], -CLIP, CLIP).astype(np.float32)
+        if not _bounded(box):
+            return values
+        low, high = box.low.astype(np.float64), box.high.astype(np.float64)  # type: ignore[attr-defined]
+        width = np.log1p(high - low)
+        shares: NDArray[Any] = np.divide(np.log1p(values - low), width, out=np.zeros(values.shape), where=width > 0)
+        return shares.astype(np.float32)
+
+
+def _bounded(box: spaces.Space[Any]) -> bool:
+    return isinstance(box, spaces.Box) and bool(box.is_bounded())
