@@ -13,6 +13,7 @@ the registry holds either no trace of the promotion or all of it, and running it
 from __future__ import annotations
 
 import argparse
+import hashlib
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,7 +93,8 @@ def reject(
         given = terminal.typed(approver, digest=asked.digest, report_sha256=asked.report_sha256)
     chain = Chain.open()
     mine = chain.of(problem)
-    if mine and (mine[-1].state, mine[-1].run_id, mine[-1].digest) == ("rejected", run_id, asked.digest):
+    same = mine and (mine[-1].state, mine[-1].run_id, mine[-1].digest) == ("rejected", run_id, asked.digest)
+    if same and (given is None or mine[-1].approver == given.person_name):  # a person's no is kept beside a time-out
         return mine[-1]
     with bundles.of_run(chain.mirror, asked.commit, problem) as exported:
         case = _case(chain, asked, exported)
@@ -153,8 +155,9 @@ def _case(chain: Chain, asked: Question, exported: Path) -> Case:
             "run the gate again, in a new run",
         )
     path = runs.report_of(asked.problem)
-    report = runs.read_report(chain.mirror.files(asked.commit, path)[path])
-    return Case(asked, runs.recorded_run(chain.mirror, asked.run_id), report, manifest)
+    files = chain.mirror.files(asked.commit, path, runs.LOCK)
+    run = Run(asked.run_id, asked.commit, hashlib.sha256(files[runs.LOCK]).hexdigest())
+    return Case(asked, run, runs.read_report(files[path]), manifest)
 
 
 def _done_before(chain: Chain, asked: Question) -> PromotionRecord | None:

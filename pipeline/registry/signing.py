@@ -140,7 +140,7 @@ def rotate() -> str:
     return current_key_id()
 
 
-def retire(key: str, *, last_record: tuple[int, str] | None = None) -> None:
+def retire(key: str, *, last_record: tuple[int, str] | None) -> None:
     """Stop trusting an old key for anything new; the history it signed, up to ``last_record``, stays verifiable."""
     private_key()
     key = _resolve(key, signatures.trusted(trusted_folder()))

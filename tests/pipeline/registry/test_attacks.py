@@ -253,6 +253,14 @@ def test_a_run_that_a_person_rejected_needs_a_new_run(nights) -> None:
     refused(r"run 'one' was rejected before")
 
 
+def test_a_persons_no_is_kept_beside_a_time_out_and_ends_the_run(nights) -> None:
+    promote.reject("functions", run_id="one")
+    record = promote.reject("functions", run_id="one", answer=airflow_says("one"), reason="no")
+    assert (record.sequence, record.approver) == (1, "Ada")
+    assert promote.reject("functions", run_id="one", answer=airflow_says("one"), reason="no") == record
+    refused("run 'one' was rejected before")
+
+
 def test_an_answer_about_another_run_does_not_count(nights) -> None:
     refused("answered about .* and another report", answer=airflow_says("two"))
 

@@ -258,7 +258,7 @@ TAMPERING: dict[str, tuple[Callable[[Attack], object], str, str]] = {
     "trusted key removed": (lambda a: shutil.rmtree(signing.trusted_folder()), "signing.pem", "not trusted"),
     "stranger's key published": (publish_thief, "keys/", "unknown on this machine"),
     "key in use retired": (
-        lambda a: (k := signing.current_key_id(), signing.rotate(), signing.retire(k)),
+        lambda a: (k := signing.current_key_id(), signing.rotate(), signing.retire(k, last_record=Chain.open().head())),
         "bundles/",
         "retired key",
     ),

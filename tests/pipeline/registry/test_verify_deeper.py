@@ -119,7 +119,7 @@ def store_of_another_problem(attack: Attack) -> None:
 def retired_key_listed_as_trusted(attack: Attack) -> None:
     old = signing.current_key_id()
     signing.rotate()
-    signing.retire(old)
+    signing.retire(old, last_record=Chain.open().head())
     trusted = json.loads(attack.files()["keys/trusted.json"])
     attack.add_commit({"keys/trusted.json": json.dumps([*trusted, "0" * 64]).encode()})
 
