@@ -115,6 +115,7 @@ def work(seed: int, rounds: int, barrier: Any, results: Any) -> None:
     """Train every case in turn, in step with the other process."""
     torch.set_num_threads(1)
     models = {name: model_of(scorer, batch, seed) for name, (scorer, batch) in CASES.items()}
+    train(models[NOW], 1)  # compiled code is loaded, buffers are there
     for _ in range(rounds):
         for name, model in models.items():  # interleaved: what else the machine does hits all of them alike
             count = sum(p.numel() for part, p in model.policy.named_parameters() if used(part, CASES[name][0]))
