@@ -28,6 +28,7 @@ from pipeline.registry.git import Repository
 from pipeline.registry.runs import Run
 from wire import signatures
 from wire.bundle import check_manifest
+from wire.bundle import files_sha256 as hash_of_files
 from wire.contracts.bundle import MANIFEST_FILE, SIGNATURE_FILE, Lineage, Manifest, Verdict
 from wire.contracts.record import PromotionRecord
 from wire.errors import BundleError
@@ -64,8 +65,7 @@ def files_sha256(directory: Path) -> str:
     A link is refused even if it leads to the right bytes: they are somebody else's to change.
     """
     signatures.refuse_links(directory)
-    listing = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()}
-    return hashlib.sha256(msgspec.json.encode(listing, order="sorted")).hexdigest()
+    return hash_of_files({path.name: path.read_bytes() for path in directory.iterdir()})
 
 
 def holds(directory: Path, sha256: str | None) -> bool:
