@@ -46,7 +46,7 @@ def var(tmp_path, monkeypatch):
 
 def test_a_run_gets_its_own_clone_with_the_shared_cache(source, var):
     path = workspace.create(RUN, source=source, home=var)
-    assert path == var / "runs" / "manual__2026-11-16T02-00-00.5-00-00"
+    assert path == var / "runs" / "manual__2026-11-16T02~3A00~3A00.5~2B00~3A00"
     local = (path / ".dvc" / "config.local").read_text()
     assert str(var / "dvc" / "cache") in local
     assert str(var / "dvc" / "remote") in local
