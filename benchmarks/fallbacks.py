@@ -34,7 +34,7 @@ def play(data: Workload, rule: str, starts: Any) -> float:
     for start in starts:
         env.reset(options={"starts": [int(start)], "park": True})
         while env.buffers.active[0]:
-            state, request = env.raw(0)
+            state, request = env.raw_fields(0)
             for name in PRIVILEGED:
                 state.pop(name, None)
             mask = env.buffers.mask[0, : env.width]

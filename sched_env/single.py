@@ -145,15 +145,15 @@ class PlacementEnv(gymnasium.Env[Any, Any], Generic[Many]):
         mask: NDArray[np.bool_] = self.many.buffers.mask[0].copy()
         return mask
 
-    def raw(self) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
+    def raw_fields(self) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
         """Return the raw fields of the present decision, as the live service would report them."""
-        return self.many.raw(0)
+        return self.many.raw_fields(0)
 
     def render(self) -> Any:
         """Return a text (``ansi``) or a picture (``rgb_array``) of what is in use, or nothing."""
         if self.render_mode is None:
             return None
-        gauges = self.many.problem.gauges(self.raw()[0])
+        gauges = self.many.problem.gauges(self.raw_fields()[0])
         return render.image(gauges) if self.render_mode == "rgb_array" else render.text(gauges, self._headline())
 
     def _headline(self) -> str:

@@ -223,7 +223,7 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
             raise ConfigError(f"start {starts.max()} is beyond the trace", f"{rows} 0 to {count - 1}")
 
     @abstractmethod
-    def raw(self, b: int) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
+    def raw_fields(self, b: int) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
         """Return the raw state fields of environment b's candidates and of its request (``features``)."""
 
     @property
@@ -248,7 +248,7 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
 
     def rebuild(self, b: int) -> Observation:
         """Build environment b's observation from scratch; the incremental one must equal it bit for bit."""
-        return self.problem.build(*self.raw(b))
+        return self.problem.build(*self.raw_fields(b))
 
     def _expose(self, width: int) -> None:
         """Show the first ``width`` candidates; a problem whose candidate set grows calls this again."""

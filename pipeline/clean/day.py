@@ -89,8 +89,8 @@ class _Day:
             found = self._tables(prices, earlier)
         else:
             # Traces of VMs and jobs hold nothing but events, often over hundreds of days.
-            told = self._told_events()
-            found = iter([] if told is None else [("events", self.engine.arrow(in_order("events", told)))])
+            stated = self._source_events()
+            found = iter([] if stated is None else [("events", self.engine.arrow(in_order("events", stated)))])
         tables = {name: schema.empty_table() for name, schema in TABLES.items()}
         tables |= {name: self._finished(name, rows) for name, rows in found}
         flows = self._good("tasks", tasks.judged, tasks.unique_tasks, "flows")
@@ -109,9 +109,9 @@ class _Day:
         cleaner = SampleCleaner(self.engine, self.day.span_us, self.accounts["samples"], put_aside, self.config)
         own = self._read("samples", self.day.files.get("samples", []))
         near = self._read("samples", self.day.near) if self.day.near else None
-        told, requests = self._told_events(), self._requests()
+        source_events, requests = self._source_events(), self._requests()
         samples = cleaner.number(own, near)
-        given = Given(samples, told, requests)
+        given = Given(samples, source_events, requests)
         make = partial(window_tables, given=given, config=self.config)
         plan = self.engine.plans.get("windows", *given.described, make=make)
         self.engine.call("long", cleaner.run(samples))
@@ -139,8 +139,8 @@ class _Day:
     def _requests(self) -> ir.Table | None:
         return self._good("requests", _by(rules.request_rule), demands.unique_requests, "requests")
 
-    def _told_events(self) -> ir.Table | None:
-        return self._good("events", _by(rules.event_rule), events.told, "told")
+    def _source_events(self) -> ir.Table | None:
+        return self._good("events", _by(rules.event_rule), events.from_source, "source_events")
 
     def _good(
         self, table: str, judge: Callable[..., ir.Table], unique_of: Callable[..., ir.Table], name: str

@@ -13,7 +13,7 @@ OF_JOBS = ("gpus", "gpu_mem_gib", "data_gb", "epochs", "runtime_s")
 """What only events of the source tell."""
 COLUMNS = ["cluster", "entity", "t", "window", "kind", "action", "node", "function", "cpu_cores", "mem_gib", *OF_JOBS]
 COLUMNS += ["owner_kind"]
-_TOLD = (
+_SOURCE_COLUMNS = (
     "node",
     "function",
     "owner_kind",
@@ -29,10 +29,10 @@ _SEEN = ("function", "cpu_cores", "mem_gib", "gpus", "owner_kind")
 """What the windows of a pod tell of it."""
 
 
-def told(events: ir.Table) -> ir.Table:
+def from_source(events: ir.Table) -> ir.Table:
     """Events of the source; rows with the same id, time and action are merged (``rows`` counts them)."""
     key = ["cluster", "entity", "t", "kind", "action"]
-    rest = {name: events[name].max() for name in _TOLD}
+    rest = {name: events[name].max() for name in _SOURCE_COLUMNS}
     rows = events.group_by(key).agg(rows=events.count(), **rest)
     return rows.mutate(
         window=window_of(rows.t),
@@ -80,8 +80,8 @@ def seen(lifetimes: ir.Table, pods: ir.Table, day: ir.Table) -> ir.Table:
     return rows.mutate(window=window_of(rows.t), kind=ibis.literal("pod"), **unknown)
 
 
-def with_told(seen_rows: ir.Table, told_rows: ir.Table) -> ir.Table:
+def with_source_events(seen_rows: ir.Table, source_rows: ir.Table) -> ir.Table:
     """Add the source's own events; where it tells of a cluster's pods, sightings add nothing."""
-    tellers = told_rows.filter(told_rows.kind == "pod").select("cluster").distinct()
+    tellers = source_rows.filter(source_rows.kind == "pod").select("cluster").distinct()
     unseen = seen_rows.anti_join(tellers, "cluster")
-    return ibis.union(told_rows.select(COLUMNS), unseen.select(COLUMNS))
+    return ibis.union(source_rows.select(COLUMNS), unseen.select(COLUMNS))

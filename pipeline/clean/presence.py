@@ -13,9 +13,9 @@ KEY = ["cluster", "pod", "window"]
 NEARLY = 1e-9
 
 
-def lives(told: ir.Table) -> ir.Table:
+def lives(source_events: ir.Table) -> ir.Table:
     """When each pod that events tell of came and went (null: not on this day), and what they tell of it."""
-    mine = told.filter(told.kind == "pod")
+    mine = source_events.filter(source_events.kind == "pod")
     created, deleted = mine.action == "create", mine.action == "delete"
     pods = mine.group_by("cluster", pod=mine.entity).agg(
         created=mine.t.min(where=created),
@@ -39,9 +39,9 @@ def lives(told: ir.Table) -> ir.Table:
     ).drop("created", "deleted", "first_deleted", "last_created")
 
 
-def absences(told: ir.Table) -> ir.Table:
+def absences(source_events: ir.Table) -> ir.Table:
     """Share of each window (``away``) between two lives of a pod whose name was given again, as a StatefulSet does."""
-    mine = told.filter(told.kind == "pod").select("cluster", "t", "action", pod="entity")
+    mine = source_events.filter(source_events.kind == "pod").select("cluster", "t", "action", pod="entity")
     order = ibis.window(group_by=["cluster", "pod"], order_by=["t", "action"])
     rows = mine.mutate(back=mine.t.lead().over(order), then=mine.action.lead().over(order))
     gaps = rows.filter((rows.action == "delete") & (rows.then == "create"))
@@ -51,28 +51,28 @@ def absences(told: ir.Table) -> ir.Table:
     return gaps.group_by(KEY).agg(away=gaps.away.sum())
 
 
-def with_presence(pods: ir.Table, living: ir.Table | None, away: ir.Table | None) -> ir.Table:
+def with_presence(pods: ir.Table, pod_lives: ir.Table | None, away: ir.Table | None) -> ir.Table:
     """Add ``present_ratio``, and measure ``completeness`` against the part of the window that the pod was there.
 
     Where a cluster's events tell, that part is theirs. Elsewhere a pod was there as long as it was scraped in its first
     and last window, and throughout in between.
     """
     rows = pods.mutate(present_ratio=ibis.ifelse(pods.outer, pods.completeness, 1.0))
-    if living is not None and away is not None:
-        tellers = living.select("cluster").distinct().mutate(told=True)
-        joined = rows.left_join(living, ["cluster", "pod"]).left_join(tellers, "cluster").left_join(away, KEY)
-        overlap = _overlap(rows.window, living.begin, living.end) - away.away.fill_null(0.0)
+    if pod_lives is not None and away is not None:
+        tellers = pod_lives.select("cluster").distinct().mutate(by_events=True)
+        joined = rows.left_join(pod_lives, ["cluster", "pod"]).left_join(tellers, "cluster").left_join(away, KEY)
+        overlap = _overlap(rows.window, pod_lives.begin, pod_lives.end) - away.away.fill_null(0.0)
         # Clocks differ: a pod may be scraped a moment before it is created.
         by_events = ibis.ifelse(overlap > 0, overlap, rows.completeness)
         # Use may be scraped a moment before what the pod asks for.
         sizes = {
-            "cpu_request_cores": living.cpu_cores,
-            "mem_request_gib": living.mem_gib,
-            "gpu_request_cards": living.gpus,
+            "cpu_request_cores": pod_lives.cpu_cores,
+            "mem_request_gib": pod_lives.mem_gib,
+            "gpu_request_cards": pod_lives.gpus,
         }
         asked = {name: ibis.coalesce(rows[name], told_size) for name, told_size in sizes.items()}
         kept = [asked.get(name, rows[name]).name(name) for name in rows.columns if name != "present_ratio"]
-        present = ibis.ifelse(tellers.told.fill_null(False), by_events, rows.present_ratio)
+        present = ibis.ifelse(tellers.by_events.fill_null(False), by_events, rows.present_ratio)
         gone = away.away.fill_null(0.0) > 1 - NEARLY
         rows = ended(joined.select(*kept, present_ratio=present, gone=gone))
         # Between two lives a gap in the scrapes is no gap.
@@ -84,7 +84,7 @@ def with_presence(pods: ir.Table, living: ir.Table | None, away: ir.Table | None
     return rows.mutate(completeness=complete).drop("often", "outer")
 
 
-def with_unseen(pods: ir.Table, living: ir.Table | None, requests: ir.Table) -> ir.Table:
+def with_unseen(pods: ir.Table, pod_lives: ir.Table | None, requests: ir.Table) -> ir.Table:
     """Add empty rows for pods that answered requests in windows in which no scrape saw them.
 
     Only for pods that are known, from another window or from events: any other name in a log is a fault of the log,
@@ -100,21 +100,21 @@ def with_unseen(pods: ir.Table, living: ir.Table | None, requests: ir.Table) -> 
         gpu_request_cards=pods.gpu_request_cards.max(),
         owner_kind=pods.owner_kind.max(),
     )
-    if living is None:
+    if pod_lives is None:
         rows = ended(named.inner_join(known, ["cluster", "pod"]).select(*[named[name] for name in KEY], *_of(known)))
         rows = rows.mutate(present_ratio=ibis.literal(1.0))
     else:
-        joined = named.left_join(known, ["cluster", "pod"]).left_join(living, ["cluster", "pod"])
-        overlap = _overlap(named.window, living.begin, living.end)
+        joined = named.left_join(known, ["cluster", "pod"]).left_join(pod_lives, ["cluster", "pod"])
+        overlap = _overlap(named.window, pod_lives.begin, pod_lives.end)
         rows = joined.select(
             *[named[name] for name in KEY],
-            known=living.pod.notnull() | known.pod.notnull(),
-            node=ibis.coalesce(living.node, known.node),
-            function=ibis.coalesce(living.function, known.function),
-            cpu_request_cores=ibis.coalesce(known.cpu_request_cores, living.cpu_cores),
-            mem_request_gib=ibis.coalesce(known.mem_request_gib, living.mem_gib),
-            gpu_request_cards=ibis.coalesce(known.gpu_request_cards, living.gpus),
-            owner_kind=ibis.coalesce(known.owner_kind, living.owner_kind),
+            known=pod_lives.pod.notnull() | known.pod.notnull(),
+            node=ibis.coalesce(pod_lives.node, known.node),
+            function=ibis.coalesce(pod_lives.function, known.function),
+            cpu_request_cores=ibis.coalesce(known.cpu_request_cores, pod_lives.cpu_cores),
+            mem_request_gib=ibis.coalesce(known.mem_request_gib, pod_lives.mem_gib),
+            gpu_request_cards=ibis.coalesce(known.gpu_request_cards, pod_lives.gpus),
+            owner_kind=ibis.coalesce(known.owner_kind, pod_lives.owner_kind),
             present_ratio=ibis.ifelse(overlap > 0, overlap, 1.0),
         )
         rows = rows.filter(rows.known).drop("known")

@@ -29,10 +29,10 @@ DAY = pa.schema([("low", pa.int64()), ("high", pa.int64())])
 
 @dataclass(frozen=True)
 class Given:
-    """Tables that a day has: kept under the names ``samples``, ``labels``, ``series``, ``told`` and ``requests``."""
+    """Tables of a day, kept as ``samples``, ``labels``, ``series``, ``source_events`` and ``requests``."""
 
     samples: Samples
-    told: ir.Table | None
+    source_events: ir.Table | None
     """Events, if there are any."""
     requests: ir.Table | None
     """Requests, if there are any."""
@@ -40,7 +40,7 @@ class Given:
     @property
     def described(self) -> list[object]:
         """All that the plan depends on."""
-        tables = (self.samples.rows, self.samples.labels, self.samples.series, self.told, self.requests)
+        tables = (self.samples.rows, self.samples.labels, self.samples.series, self.source_events, self.requests)
         return [sorted(self.samples.present), *[None if table is None else table.schema() for table in tables]]
 
 
@@ -52,13 +52,13 @@ def window_tables(plan: Planner, given: Given, config: CleanConfig) -> None:
         labels=promised("labels", given.samples.labels.schema()),
         series=promised("series", given.samples.series.schema()),
     )
-    told = None if given.told is None else promised("told", given.told.schema())
-    living = None if told is None else plan.cache(presence.lives(told), "living")
-    away = None if told is None else plan.cache(presence.absences(told), "away")
+    source_events = None if given.source_events is None else promised("source_events", given.source_events.schema())
+    pod_lives = None if source_events is None else plan.cache(presence.lives(source_events), "pod_lives")
+    away = None if source_events is None else plan.cache(presence.absences(source_events), "away")
     filled = plan.cache(fill(promised("long", LONG), config), "filled")
     seen = plan.cache(labels.sightings(samples), "seen")
     pod_rows = pods.pod_rows(filled, samples, seen, config)
-    pod_rows = plan.cache(presence.with_presence(pod_rows, living, away), "seen_pods")
+    pod_rows = plan.cache(presence.with_presence(pod_rows, pod_lives, away), "seen_pods")
 
     of_functions = functions.named(filled, samples.series)
     function_rows = functions.from_gateway(of_functions, samples.present)
@@ -66,7 +66,7 @@ def window_tables(plan: Planner, given: Given, config: CleanConfig) -> None:
     if given.requests is not None:
         requests = demands.with_function(promised("requests", given.requests.schema()), pod_rows)
         function_rows = functions.with_log(function_rows, functions.from_log(requests))
-        pod_rows = plan.cache(presence.with_unseen(pod_rows, living, requests), "all_pods")
+        pod_rows = plan.cache(presence.with_unseen(pod_rows, pod_lives, requests), "all_pods")
         dealt = plan.cache(demands.deal(requests, pod_rows), "dealt")
         handled = demands.handled(dealt, handled)
     function_rows = functions.with_standard(function_rows, promised("earlier", EARLIER))
@@ -81,7 +81,7 @@ def window_tables(plan: Planner, given: Given, config: CleanConfig) -> None:
         "pods": pods.complete_pods(pod_rows, node_rows, handled),
         "nodes": node_rows,
         "functions": function_rows,
-        "events": seen_events if told is None else events.with_told(seen_events, told),
+        "events": seen_events if source_events is None else events.with_source_events(seen_events, source_events),
     }
     if any(METRICS[metric].entity == "card" for metric in samples.present):
         results["cards"] = nodes.card_rows(filled, samples, labels.details(seen, "card"), config)

@@ -66,7 +66,7 @@ def doubts(plan: Planner, series: ibis.Schema, config: CleanConfig) -> None:
 def summaries(long: ir.Table, series: ir.Table) -> ir.Table:
     """One row a series of the day: its ``typical`` mean, what it usually has as a maximum (``told``), its extremes."""
     stats = long.group_by("sid").agg(
-        typical=long.mean.median(), told=long.peak.median(), peak=long.peak.max(), lowest=long.lowest.min()
+        typical=long.mean.median(), stated=long.peak.median(), peak=long.peak.max(), lowest=long.lowest.min()
     )
     names = [series[name] for name in ("metric", "entity", "cluster", "node", "card")]
     joined = stats.inner_join(series, "sid").select(*[stats[name] for name in stats.columns], *names)
@@ -75,8 +75,8 @@ def summaries(long: ir.Table, series: ir.Table) -> ir.Table:
 
 def scales(stats: ir.Table, config: CleanConfig) -> ir.Table:
     """Series that are in another unit as a whole: ``sid``, ``scale`` and the ``repair``."""
-    told = _capacity_scales(stats)
-    stats = _with_bounds(stats, told)
+    stated = _capacity_scales(stats)
+    stats = _with_bounds(stats, stated)
     cpu = stats.metric.isin(["node_cpu_used_cores", "pod_cpu_used_cores", "pod_cpu_request_cores"])
     most = stats.bound * config.over_capacity_ratio
     milli = cpu & (stats.typical > most) & (stats.typical <= 1000 * most) & ~_percent(stats, config)
@@ -87,8 +87,8 @@ def scales(stats: ir.Table, config: CleanConfig) -> ir.Table:
     scale = ibis.cases((milli, 0.001), (percent, 0.01), (same, stats.factor), else_=1.0)
     repair = ibis.cases((milli, "millicores"), (percent, "percent"), (same, "binary_unit"), else_=ibis.null("string"))
     used = stats.select("sid", scale=scale, repair=repair)
-    name = ibis.ifelse(told.scale < 1, "millicores", "binary_unit")
-    both = ibis.union(used, told.select("sid", "scale", repair=name))
+    name = ibis.ifelse(stated.scale < 1, "millicores", "binary_unit")
+    both = ibis.union(used, stated.select("sid", "scale", repair=name))
     return both.filter(both.scale != 1.0)
 
 
@@ -123,7 +123,7 @@ def suspects(stats: ir.Table, found: ir.Table, config: CleanConfig) -> ir.Table:
     """
     joined = stats.left_join(found, "sid")
     scale = found.scale.fill_null(1.0)
-    changed = {name: (stats[name] * scale).name(name) for name in ("typical", "told", "peak", "lowest")}
+    changed = {name: (stats[name] * scale).name(name) for name in ("typical", "stated", "peak", "lowest")}
     stats = joined.select(*[changed.get(name, stats[name]) for name in stats.columns])
     stats = ended(stats)
     stats = _with_bounds(stats, _capacity_scales(stats))
@@ -142,10 +142,10 @@ def moments(long: ir.Table, series: ir.Table, doubtful: ir.Table) -> ir.Table:
 
     ``long`` is scaled.
     """
-    told = series.filter(series.metric.isin(list(CAPACITY)))
-    told = told.mutate(resource=told.metric.cases(*CAPACITY.items(), else_=ibis.null("string")))
-    joined = long.inner_join(told, "sid")
-    sizes = ended(joined.select(told.cluster, told.node, told.resource, long.window, long.peak))
+    stated = series.filter(series.metric.isin(list(CAPACITY)))
+    stated = stated.mutate(resource=stated.metric.cases(*CAPACITY.items(), else_=ibis.null("string")))
+    joined = long.inner_join(stated, "sid")
+    sizes = ended(joined.select(stated.cluster, stated.node, stated.resource, long.window, long.peak))
     by_node = sizes.group_by("cluster", "node", "resource", "window").agg(now=sizes.peak.max())
     by_cluster = sizes.group_by("cluster", "resource", "window").agg(now=sizes.peak.max())
     own, pods = doubtful.filter(doubtful.entity != "pod"), doubtful.filter(doubtful.entity == "pod")
@@ -214,21 +214,21 @@ def judged_intervals(steps: ir.Table, doubtful: ir.Table, at: ir.Table, config: 
 
 def _capacity_scales(stats: ir.Table) -> ir.Table:
     """What each capacity series says (``told``), and by what its unit is wrong (``scale``)."""
-    told = stats.filter(stats.metric.isin(list(CAPACITY)))
-    told = told.mutate(resource=told.metric.cases(*CAPACITY.items(), else_=ibis.null("string")))
+    stated = stats.filter(stats.metric.isin(list(CAPACITY)))
+    stated = stated.mutate(resource=stated.metric.cases(*CAPACITY.items(), else_=ibis.null("string")))
     used = stats.filter(stats.metric == "node_mem_used_bytes").select("cluster", "node", used="typical")
-    joined = told.left_join(used, ["cluster", "node"]).select(*[told[name] for name in told.columns], used.used)
+    joined = stated.left_join(used, ["cluster", "node"]).select(*[stated[name] for name in stated.columns], used.used)
     memory = joined.resource.isin(["mem", "card"])
     # A card's memory is not its node's.
     floor = ibis.ifelse(joined.resource == "mem", joined.used.fill_null(0.0), 0.0)
-    small = memory & ((joined.told < SMALLEST_MEM_BYTES) | (floor > 100 * joined.told))
+    small = memory & ((joined.stated < SMALLEST_MEM_BYTES) | (floor > 100 * joined.stated))
     least = ibis.greatest(floor, LIKELY_MEM_BYTES)
-    units = [(small & (joined.told * unit >= least), unit) for unit in BINARY]
-    milli = (joined.resource == "cpu") & (joined.told > MAX_NODE_CORES)
+    units = [(small & (joined.stated * unit >= least), unit) for unit in BINARY]
+    milli = (joined.resource == "cpu") & (joined.stated > MAX_NODE_CORES)
     return joined.mutate(scale=ibis.cases((milli, 0.001), *units, else_=1.0))
 
 
-def _with_bounds(stats: ir.Table, told: ir.Table) -> ir.Table:
+def _with_bounds(stats: ir.Table, stated: ir.Table) -> ir.Table:
     """Add the bound of every series that has one, and by what its capacity's unit was wrong (``factor``).
 
     A node is bounded by its own capacity, a pod by the largest node of its cluster (it may have moved), a card by its
@@ -236,13 +236,13 @@ def _with_bounds(stats: ir.Table, told: ir.Table) -> ir.Table:
     """
     stats = stats.filter(stats.metric.isin(list(RESOURCE)))
     stats = stats.mutate(resource=stats.metric.cases(*RESOURCE.items(), else_=ibis.null("string")))
-    capacities = told.select(
+    capacities = stated.select(
         "cluster",
         "node",
         "resource",
-        capacity=told.told * told.scale,
-        lowest=told.lowest * told.scale,
-        factor=told.scale,
+        capacity=stated.stated * stated.scale,
+        lowest=stated.lowest * stated.scale,
+        factor=stated.scale,
     )
     by_node = capacities.group_by("cluster", "node", "resource").agg(
         own=capacities.capacity.max(), own_least=capacities.lowest.min(), own_factor=capacities.factor.max()

@@ -136,7 +136,7 @@ def airflow_environment(settings: LocalSettings) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def running(
+def server_process(
     name: str, command: list[str], *, env: dict[str, str], log: Path, ready: Callable[[], bool], timeout_s: float
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a server in its own process group until the block ends; entering waits until it is ready.
@@ -204,7 +204,7 @@ def _healthy(url: str, check: Callable[[requests.Response], bool]) -> bool:
 def placement_service(settings: LocalSettings) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
     """Run the placement service."""
     require_free(settings.service_port, "LOADMASTER_SERVICE_PORT")
-    return running(
+    return server_process(
         "the placement service",
         [sys.executable, "-m", "placement", "--host", HOST, "--port", str(settings.service_port)],
         env={"LOADMASTER_VAR": str(settings.var)},
@@ -244,7 +244,7 @@ def airflow(settings: LocalSettings) -> Iterator[None]:
             (["dag-processor"], healthy("dag_processor")),
             (["scheduler", "--skip-serve-logs"], healthy("scheduler")),
         ):
-            start = running(
+            start = server_process(
                 f"Airflow's {command[0]}",
                 [sys.executable, "-m", "airflow", *command],
                 env=env,

@@ -156,6 +156,6 @@ class JobCluster(MachineCluster):
             parts.append(SampleColumns.of("card_info", us, 1.0, node=node, card=slot, detail=detail))
         return parts
 
-    def told(self, day: int) -> Iterator[tuple[str, pa.Table]]:
+    def other_tables(self, day: int) -> Iterator[tuple[str, pa.Table]]:
         """Submissions and ends."""
         yield "events", self.events(self._queue.life, day)

@@ -74,7 +74,7 @@ class MachineCluster(ABC):
         """Cores and bytes in use, [nodes, minutes] each."""
 
     @abstractmethod
-    def told(self, day: int) -> Iterator[tuple[str, pa.Table]]:
+    def other_tables(self, day: int) -> Iterator[tuple[str, pa.Table]]:
         """Rows of the other raw tables."""
 
     def more_samples(self, _node: int, _us: I8, _minute: I8) -> list[SampleColumns]:
@@ -115,7 +115,7 @@ class MachineCluster(ABC):
         """Read one day."""
         names = {"node": self.nodes, "pod": [], "function": [], "card": self.cards, "detail": self.details}
         yield "samples", self._samples(day).table(self.name, names)
-        yield from self.told(day)
+        yield from self.other_tables(day)
 
     cards: Sequence[str] = ()
     """Names of the cards of a machine."""

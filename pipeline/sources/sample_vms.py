@@ -72,6 +72,6 @@ class VmCluster(MachineCluster):
 
         return 0.4 + summed(life.columns["cpu_cores"] * busy), 4 * GIB + summed(life.columns["mem_bytes"] * held)
 
-    def told(self, day: int) -> Iterator[tuple[str, pa.Table]]:
+    def other_tables(self, day: int) -> Iterator[tuple[str, pa.Table]]:
         """Creations and deletions."""
         yield "events", self.events(self._life, day)

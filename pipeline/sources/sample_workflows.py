@@ -64,7 +64,7 @@ class WorkflowCluster(MachineCluster):
 
         return 0.3 + held(cpu), 1.5 * GIB + held(mem * GIB)
 
-    def told(self, day: int) -> Iterator[tuple[str, pa.Table]]:
+    def other_tables(self, day: int) -> Iterator[tuple[str, pa.Table]]:
         """Tasks of the executions that began on a day."""
         flows, began = self._flows
         first = np.concatenate([[0], np.cumsum([len(flow) for flow in flows])])

@@ -20,7 +20,7 @@ _SLACK = 1e-6
 _MEASURED = ("nodes", "pods", "functions")
 WINDOWS_OF_AN_HOUR = 3600 // WINDOW_SECONDS
 _QUALITY = ("nodes", "pods", "functions", "cards")
-_TOLD = ("events", "tasks")
+_EVENTS = ("events", "tasks")
 
 
 def check_day(day: str, tables: dict[str, pd.DataFrame], config: ValidateConfig) -> Iterator[Finding]:
@@ -135,7 +135,7 @@ def _of_the_day(day: str, tables: dict[str, pd.DataFrame], config: ValidateConfi
 
 def _little_quarantined(day: str, tables: dict[str, pd.DataFrame], config: ValidateConfig) -> Iterator[Finding]:
     aside = tables["quarantine"]
-    used = int(sum(tables[table]["samples"].sum() for table in _QUALITY)) + sum(len(tables[table]) for table in _TOLD)
+    used = int(sum(tables[table]["samples"].sum() for table in _QUALITY)) + sum(len(tables[table]) for table in _EVENTS)
     share = len(aside) / max(1, used + len(aside))
     if share > config.quarantine_warn:
         severity: Severity = "error" if share > config.quarantine_fail else "warning"
@@ -175,7 +175,7 @@ def check_range(found: Found, asked: tuple[date | None, date | None], config: Va
     if missing:
         examples: list[dict[str, object]] = [{"day": day} for day in missing[: config.examples]]
         yield Finding("error", "nodes", "days_contiguous", "", len(missing), "days without windows", examples)
-    if not any(rows[table] for rows in found.rows.values() for table in (*_MEASURED, *_TOLD)):
+    if not any(rows[table] for rows in found.rows.values() for table in (*_MEASURED, *_EVENTS)):
         yield Finding("error", "nodes", "not_empty", "", 1, "no table has a row")
     clusters = sorted({cluster for windows in found.windows.values() for cluster in windows})
     ends = {"windows": found.last_window} if found.last_window is not None and not clusters else {}

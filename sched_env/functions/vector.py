@@ -196,7 +196,7 @@ class ServerlessVectorEnv(PlacementVectorEnv):
         fork._world = None
         return fork
 
-    def raw(self, b: int) -> tuple[dict[str, NDArray[Any]], dict[str, float]]:
+    def raw_fields(self, b: int) -> tuple[dict[str, NDArray[Any]], dict[str, float]]:
         """Return the raw state and request fields of an environment's present decision, copied."""
         node, table = self.state.nodes[b], self.table
         row = int(self.state.cursor[b, ROW])

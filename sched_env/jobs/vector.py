@@ -199,7 +199,7 @@ class CpnVectorEnv(PlacementVectorEnv):
         fork._world = None
         return fork
 
-    def raw(self, b: int) -> tuple[dict[str, Floats], dict[str, float]]:
+    def raw_fields(self, b: int) -> tuple[dict[str, Floats], dict[str, float]]:
         """Return the raw fields of environment b's present decision, as the live service would report them."""
         return raw_fields(self, b)
 

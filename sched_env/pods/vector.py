@@ -121,7 +121,7 @@ class DeployVectorEnv(PlacementVectorEnv):
         rows = int(self.trace.window_rows[window + 1] - self.trace.window_rows[window])
         return window, self.state.place[b, window & 1, :rows].copy()
 
-    def raw(self, b: int) -> tuple[dict[str, NDArray[Any]], dict[str, float]]:
+    def raw_fields(self, b: int) -> tuple[dict[str, NDArray[Any]], dict[str, float]]:
         """Return the raw fields of an environment's present decision, worked out from the trace."""
         trace, table, cursor = self.trace, self.table, self.state.cursor[b]
         window, place = self.placement(b)

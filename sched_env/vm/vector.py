@@ -72,7 +72,7 @@ class VmVectorEnv(PlacementVectorEnv):
             self._show()
         return finished
 
-    def raw(self, b: int) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
+    def raw_fields(self, b: int) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
         """Return the raw state fields of environment b's halves and of its request."""
         width = 2 * int(self.state.env.servers[b])
         cpu, mem = self.state.cpu[b, :width], self.state.mem[b, :width]

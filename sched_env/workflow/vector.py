@@ -74,7 +74,7 @@ class WorkflowVectorEnv(PlacementVectorEnv):
         self.plan = plan_of(self.dags, self.table, order, self.scenario.deadline_slack)
         self._begin_anew()
 
-    def raw(self, b: int) -> tuple[dict[str, Floats], dict[str, float]]:
+    def raw_fields(self, b: int) -> tuple[dict[str, Floats], dict[str, float]]:
         """Return the raw fields of environment b's present decision."""
         return raw_fields(self, b)
 

@@ -24,7 +24,7 @@ def decisions() -> list[tuple[dict[str, Any], dict[str, float], int, Observation
     for _ in range(12):
         seen = env.many.observe()
         observed = Observation(seen["candidates"][0], seen["request"][0], seen["mask"][0])
-        found.append((*env.raw(), env.offered[1], observed))
+        found.append((*env.raw_fields(), env.offered[1], observed))
         env.step(rng.choice(np.flatnonzero(env.action_masks())))
     return found
 

@@ -72,7 +72,7 @@ def test_metrics_with_a_better_side_are_measured(name):
 @every_problem
 def test_the_fallback_needs_the_declared_raw_fields_alone(name):
     problem, env = problems.get(name), made(name)
-    candidates, request = env.raw(0)
+    candidates, request = env.raw_fields(0)
     candidates = {field: candidates[field] for field in problem.state_fields if field in candidates}
     request = {field: request[field] for field in problem.request_fields if field in request}
     mask = problem.build(candidates, request).mask
@@ -94,7 +94,7 @@ def test_the_fallback_is_the_best_stateless_rule_that_was_measured(name):
 @every_problem
 def test_a_state_without_a_feasible_candidate_is_explained(name):
     problem = problems.get(name)
-    candidates, request = made(name).raw(0)
+    candidates, request = made(name).raw_fields(0)
     candidates = {field: np.zeros_like(v) if field == "here" else v for field, v in candidates.items()}
     request |= {field: 1e6 for field in ("cpu", "mem", "gpu_mem") if field in request}
     assert not problem.build(candidates, request).mask.any()
@@ -108,7 +108,7 @@ def test_gauges_are_shares_of_every_candidate(name):
     env = made(name)
     rule = heuristics.batch(heuristics.RANDOM_FEASIBLE, env)
     for _ in range(20):
-        candidates, _ = env.raw(0)
+        candidates, _ = env.raw_fields(0)
         for resource, shares in problems.get(name).gauges(candidates).items():
             assert shares.shape == next(iter(candidates.values())).shape, resource
             assert ((shares >= 0.0) & (shares <= 1.0)).all(), resource

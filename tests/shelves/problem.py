@@ -71,7 +71,7 @@ class ShelfVectorEnv(PlacementVectorEnv):
             np.zeros(num_envs),
         )
 
-    def raw(self, b):
+    def raw_fields(self, b):
         return {"room": self.room[b].copy(), "capacity": np.full(self.width, 10.0)}, {
             "size": float(self.sizes[self.row[b]])
         }
@@ -122,7 +122,7 @@ class ShelfVectorEnv(PlacementVectorEnv):
 
 def batch(name, env, _seed):
     def choose(scores=None):
-        found = np.stack([np.where(m, score(name, env.raw(b)[0], {}, m), -np.inf) if env.buffers.active[b]
+        found = np.stack([np.where(m, score(name, env.raw_fields(b)[0], {}, m), -np.inf) if env.buffers.active[b]
                           else np.zeros(m.size) for b, m in enumerate(env.buffers.mask)])  # fmt: skip
         if scores is not None:
             scores[:] = found

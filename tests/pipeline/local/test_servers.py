@@ -59,9 +59,15 @@ def test_a_server_that_dies_while_starting_is_reported_with_its_log(tmp_path):
     log = tmp_path / "log"
     with (
         pytest.raises(LoadmasterError, match="exit code 3"),
-        servers.running("it", [sys.executable, "-c", "raise SystemExit(3)"], env={}, log=log, ready=lambda: False,
-                        timeout_s=30),
-    ):  # fmt: skip
+        servers.server_process(
+            "it",
+            [sys.executable, "-c", "raise SystemExit(3)"],
+            env={},
+            log=log,
+            ready=lambda: False,
+            timeout_s=30,
+        ),
+    ):
         pass
 
 
@@ -69,7 +75,7 @@ def test_a_server_that_never_answers_is_given_up_and_stopped(tmp_path):
     command = [sys.executable, "-c", f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)"]  # fmt: skip  # noqa: E501
     with (
         pytest.raises(LoadmasterError, match="not ready"),
-        servers.running("it", command, env={}, log=tmp_path / "log", ready=lambda: False, timeout_s=2),
+        servers.server_process("it", command, env={}, log=tmp_path / "log", ready=lambda: False, timeout_s=2),
     ):
         pass
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
@@ -85,7 +91,7 @@ def test_children_of_a_server_go_with_it(tmp_path):
         "time.sleep(600)\n"
     )
     command = [sys.executable, "-c", program]
-    with servers.running("it", command, env={}, log=tmp_path / "log", ready=pid.exists, timeout_s=30):
+    with servers.server_process("it", command, env={}, log=tmp_path / "log", ready=pid.exists, timeout_s=30):
         while not pid.read_text():
             time.sleep(0.05)
         child = int(pid.read_text())

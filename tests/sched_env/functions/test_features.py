@@ -87,7 +87,7 @@ def test_rows_follow_their_nodes_when_the_nodes_are_shuffled():
     env.reset()
     for _ in range(50):
         env.step(env.buffers.candidates[..., 11].argmin(1) if env.buffers.mask.all() else env.buffers.mask.argmax(1))
-    nodes, request = env.raw(0)
+    nodes, request = env.raw_fields(0)
     order = np.random.default_rng(0).permutation(len(env.table))
     straight = problems.get("functions").build(nodes, request)
     shuffled = problems.get("functions").build({name: column[order] for name, column in nodes.items()}, request)

@@ -100,7 +100,7 @@ def test_single_and_batch_choose_the_same(name):
         actions = rule(scores).copy()
         if step % 7 == 0:
             for b in range(4):
-                single = heuristics.score("functions", name, *env.raw(b), env.buffers.mask[b])
+                single = heuristics.score("functions", name, *env.raw_fields(b), env.buffers.mask[b])
                 np.testing.assert_allclose(single, scores[b], rtol=1e-12, atol=1e-15)
                 assert scores[b].argmax() == actions[b]
         env.step(actions)

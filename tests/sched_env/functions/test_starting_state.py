@@ -68,7 +68,7 @@ def test_what_was_there_counts_up_to_the_last_arrival_of_the_episode(world):
     lonely, beside = world(), world(node=[0, -1])
     beside.reset(options={"starts": [1]})
     assert beside.state.cursor[0, FOUND] == 1
-    assert beside.raw(0)[0]["cpu_deployed"].tolist() == [1.0, 0.0]
+    assert beside.raw_fields(0)[0]["cpu_deployed"].tolist() == [1.0, 0.0]
     # The last arrival is the only one, at second 100: no time has passed, so no call of the old instance is ours.
     assert placed(beside, 1)["requests"] == placed(lonely, 1)["requests"] == 10.0
 
@@ -102,8 +102,8 @@ def test_what_is_held_goes_to_its_node_by_itself_and_is_not_billed(tasks, two_no
     for start in (1, 2):
         env.reset(options={"starts": [start]})
         assert int(env.state.cursor[0, ROW]) == 2
-        assert env.raw(0)[0]["cpu_deployed"].tolist() == [1.0, 1.0]
-        assert env.raw(0)[0]["billed_left_s"].tolist() == [0.0, 0.0]
+        assert env.raw_fields(0)[0]["cpu_deployed"].tolist() == [1.0, 1.0]
+        assert env.raw_fields(0)[0]["billed_left_s"].tolist() == [0.0, 0.0]
 
 
 def test_nodes_that_are_down_and_nodes_of_other_clusters_are_no_candidates(tasks, two_nodes):

@@ -78,7 +78,7 @@ def test_what_has_begun_to_be_scheduled_slows_nobody_down_and_makes_no_progress(
     env = CpnEnv(trace=workload(trace, network([("fast", 16.0)])), dispatch_s=50.0, startup_s=150.0, episode_jobs=2)
     env.reset(options={"start": 0})
     env.step(0)
-    completion = env.raw()[0]["completion_s"][0]
+    completion = env.raw_fields()[0]["completion_s"][0]
     *_, info = env.step(0)
     # Both start at 200 s: small ends at 380 s, medium has done 500 of its epochs by then and needs 100 s more.
     assert completion == pytest.approx(380.0)
@@ -130,7 +130,7 @@ def test_the_service_sees_what_the_policy_was_trained_on():
     env = CpnEnv(**SMALL, load=6.0)
     obs, _ = env.reset(seed=2)
     for _ in range(10):
-        seen = problems.get("jobs").build(*env.raw())
+        seen = problems.get("jobs").build(*env.raw_fields())
         np.testing.assert_array_equal(seen.candidates, obs["candidates"])
         np.testing.assert_array_equal(seen.request, obs["request"])
         obs, *_ = env.step(int(obs["mask"].argmax()))

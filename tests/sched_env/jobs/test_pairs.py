@@ -136,7 +136,7 @@ def test_the_batch_form_scores_as_the_single_one(name):
         if name != "gavel_lp":  # whose shares are the batch form's own
             for b in range(2):
                 mask = env.buffers.mask[b]
-                one = np.where(mask, env.problem.score(name, *env.raw(b), mask), -np.inf)
+                one = np.where(mask, env.problem.score(name, *env.raw_fields(b), mask), -np.inf)
                 np.testing.assert_array_equal(one, scores[b])
                 assert one.argmax() == actions[b]
         env.step(actions)

@@ -84,7 +84,7 @@ def test_the_penalty_of_a_move_is_what_counting_says_of_the_window_after_it(arri
     keys = {"arrival": arrival, "threshold": env.rules.threshold, "under_threshold": env.rules.under_threshold}
     for _ in range(10):
         window, place = env.placement(0)
-        nodes, pod = env.raw(0)
+        nodes, pod = env.raw_fields(0)
         row, here = int(env.state.cursor[0, 1]), int(nodes["here"].argmax())
         for n in range(4):
             moved = place.copy()

@@ -235,7 +235,7 @@ def test_a_heuristic_chooses_alike_for_one_decision_and_for_a_batch(name, arriva
     for step in range(40):
         actions = rule(scores).copy()
         b = step % 4
-        alone = heuristics.score("pods", name, *env.raw(b), env.buffers.mask[b])
+        alone = heuristics.score("pods", name, *env.raw_fields(b), env.buffers.mask[b])
         np.testing.assert_array_equal(alone, scores[b])
         assert alone.argmax() == actions[b]
         env.step(actions)

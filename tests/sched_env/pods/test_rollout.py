@@ -63,7 +63,7 @@ def test_window_changes_are_features_of_nodes_and_of_the_offered_pod():
             assert f"{resource}_{statistic}" in [feature.name for feature in spec.request]
     env = make_vec("pods/deploy", 1, **KEYS)
     env.reset(seed=0)
-    nodes, pod = env.raw(0)
+    nodes, pod = env.raw_fields(0)
     seen = dict(zip([f.name for f in spec.candidate], env.buffers.candidates[0].T, strict=True))
     here = int(nodes["here"].argmax())
     change = nodes["cpu_last"] - nodes["cpu_first"]

@@ -21,7 +21,7 @@ def test_single_and_batch_agree_bit_for_bit(name):
     for step in range(150):
         actions = rule(scores).copy()
         for b in range(4):
-            candidates, request = env.raw(b)
+            candidates, request = env.raw_fields(b)
             single = heuristics.score("vm", name, candidates, request, env.buffers.mask[b])
             np.testing.assert_array_equal(single, scores[b])
             assert single.argmax() == actions[b]

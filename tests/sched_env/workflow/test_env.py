@@ -112,7 +112,7 @@ def test_a_heuristic_chooses_alike_for_one_decision_and_for_a_batch(name):
     for step in range(40):
         actions = rule(scores)
         b = step % 3
-        alone = heuristics.score("workflow", name, *env.raw(b), env.buffers.mask[b])
+        alone = heuristics.score("workflow", name, *env.raw_fields(b), env.buffers.mask[b])
         np.testing.assert_array_equal(alone, scores[b])
         assert alone.argmax() == actions[b]
         env.step(actions)
