@@ -82,7 +82,7 @@ def share(entry: dict[str, Any], figure: float) -> float:
 def write(document: dict[str, Any], out: Path) -> None:
     out.write_text(json.dumps(document, indent=1) + "\n")
     names = [name for name in BUDGET if any(name in entry["runs"] for entry in document.values())]
-    seeds = sorted({len(runs) for entry in document.values() for runs in entry["runs"].values()})
+    counts = sorted({len(runs) for entry in document.values() for runs in entry["runs"].values()})
     lines = [
         "# Algorithms on problems",
         "",
@@ -91,7 +91,7 @@ def write(document: dict[str, Any], out: Path) -> None:
         "after the last step; in brackets the worst and the best seed. Above 100 % it beats the rule. Asked for:",
         f"at least {MARGIN:.0%} in the mean. The rules see what the network sees; budgets are seconds, not nights.",
         "An empty cell, or a problem that is missing, has not been run yet: the command runs what is missing.",
-        f"Seeds a cell so far: {seeds}.",
+        f"Seeds a cell so far: {counts}.",
         "",
         "| problem | scenario | metric | random | fallback |",
         "| --- | --- | --- | --- | --- |",
