@@ -57,6 +57,7 @@ VERBS: Table = {
     },
     "used by the DAGs and by make": {
         "workspace": ("pipeline.workspace:main", "prepare a run's clone and say what it maps over"),
+        "question": ("pipeline.approval:main", "print what a person is asked before a policy goes live"),
         "contracts": ("pipeline.contracts.__main__:main", "rewrite docs/contracts after a deliberate change"),
         "stages": ("pipeline.stages:main", "hold dvc.yaml to the code that its stages run"),
     },
