@@ -1,4 +1,4 @@
-"""Settings of workflows; the YAML file is ``sched_env/functions/scenarios/workflow.yaml``."""
+"""Settings of workflows; the YAML files are in ``scenarios/`` beside this module."""
 
 from __future__ import annotations
 
