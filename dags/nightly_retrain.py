@@ -1,6 +1,6 @@
 """nightly_retrain: from last night's metrics to a signed policy that a person approved.
 
-workspace → ingest → clean → validate → train (one a seed) → export → evaluate → gate → record
+workspace → ingest → clean → validate → calibrate → train (one a seed) → export → evaluate → gate → record
           → report → approve → promote → push → verify
 
 Anything but a passed gate ends the run green with approve...verify skipped and the reason on ``report``.
@@ -112,7 +112,9 @@ def nightly_retrain() -> None:
     trained = mapped_stage("train", train_stages(plan))
     judged_problems = judged.expand(problem=chosen)
     recorded = record()
-    plan >> stage("ingest") >> stage("clean") >> stage("validate") >> trained >> judged_problems >> recorded
+    calibrated = mapped_stage("calibrate", chosen, template="calibrate@{}")
+    first = plan >> stage("ingest") >> stage("clean") >> stage("validate")
+    first >> calibrated >> trained >> judged_problems >> recorded
     for problem in PROBLEMS:
         # Task ids are the plain verbs while there is one problem; with more, each has its group's name before it.
         with TaskGroup(problem, prefix_group_id=len(PROBLEMS) > 1) as group:

@@ -65,8 +65,15 @@ def problem_stage(name: str, problem: Any) -> BashOperator:
     )
 
 
-def mapped_stage(name: str, instances: Any, **kwargs: Any) -> Any:
-    """Make the mapped task of a stage with many instances (``train@functions-maskable_ppo-0``)."""
+def mapped_stage(name: str, instances: Any, template: str = "{}", **kwargs: Any) -> Any:
+    """Make the mapped task of a stage with many instances (``train@functions-maskable_ppo-0``).
+
+    Args:
+        name: The stage in ``dvc.yaml``.
+        instances: A task's output: what to map over.
+        template: How an instance of the stage is named after an item of them.
+        **kwargs: More arguments of the operator.
+    """
     return BashOperator.partial(
         task_id=name,
         bash_command=REPRO,
@@ -74,7 +81,7 @@ def mapped_stage(name: str, instances: Any, **kwargs: Any) -> Any:
         cwd=WORKSPACE,
         map_index_template="{{ task.env['STAGE'] }}",
         **kwargs,
-    ).expand(env=instances.map(lambda instance: {"STAGE": instance}))
+    ).expand(env=instances.map(lambda instance: {"STAGE": template.format(instance)}))
 
 
 def call(module: str, *arguments: str, cwd: Path | None = None) -> str:

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -23,20 +22,15 @@ from pipeline.contracts.evaluation import BACKTEST_FILE, Backtest, Promise
 from pipeline.errors import DataError
 from pipeline.files import write_atomic
 from sched_env import problems
-from sched_env.rollout import run_episodes
+from sched_env.scenarios import Scenario
 from wire.command import Verb, params_option, problem_option
 from wire.contracts.feature_spec import ProblemName
 from wire.contracts.window import WINDOW_SECONDS
 from wire.errors import run_cli
 from wire.policy import load as load_policy
 
-if TYPE_CHECKING:
-    pass
-
 METRICS = ("sla_violation_rate", "cost_usd")
 """What the simulator promises and the cluster can be asked for."""
-
-_P95_DEVIATIONS = 1.6448536269514722
 
 Rollout = Callable[[datetime, datetime], Mapping[str, float]]
 """Replays the requests of ``[start, end)`` under the policy that was live; answers the metric sheet's figures."""
@@ -99,8 +93,12 @@ def back_test(
     if start >= end:
         return skip("the champion has not been live in these windows")
     predicted = (rollout or _champion_rollout(problem, champion, folder))(start, end)
-    scenario = settings.load(f"workload.{problem}", datasets.WorkloadConfig).load()
-    return compare(live.digest, start, end, predicted, dataset.measured(folder, start, end, scenario))
+    return compare(live.digest, start, end, predicted, dataset.measured(folder, start, end, _scenario(problem)))
+
+
+def _scenario(problem: ProblemName) -> Scenario:
+    found = datasets.calibration(problem)
+    return settings.load(f"workload.{problem}", datasets.WorkloadConfig).load(found.overrides if found else None)
 
 
 def _next_window(moment: datetime) -> datetime:
@@ -109,15 +107,19 @@ def _next_window(moment: datetime) -> datetime:
 
 
 def _champion_rollout(problem: ProblemName, champion: Path, folder: Path) -> Rollout:
-    """The champion's graph over the whole stretch as one episode, in the scenario it is trained and evaluated in."""
-    scenario = settings.load(f"workload.{problem}", datasets.WorkloadConfig).load()
+    """The champion's graph over the whole stretch, by the code that replays what was recorded."""
+    scenario = _scenario(problem)
     policy = load_policy(champion / champions.BUNDLE_FOLDER, problems.spec)
 
+    check = datasets.get(problem).check
+    if check is None:
+        raise DataError(f"windows cannot be replayed for {problem}", "a dataset with a check")
+
     def rollout(start: datetime, end: datetime) -> Mapping[str, float]:
-        trace = datasets.get(problem).load(folder, start, end)
-        starts = np.zeros(1, dtype=np.int64)
-        (episode,) = run_episodes(scenario, policy, starts, trace=trace, horizon=len(trace[0]))
-        return {metric: episode[metric] for metric in METRICS}
+        trace = datasets.apply(datasets.get(problem).load(folder, start, end), problem, datasets.calibration(problem))
+        data = datasets.Workload(problem, scenario, trace, start.isoformat(), end.isoformat())
+        found, _ = check(data, folder, policy, "live")
+        return {figure.metric: figure.predicted for figure in found.figures if figure.metric in METRICS}
 
     return rollout
 

@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -19,16 +20,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from pipeline import champions, paths
+from pipeline import champions, datasets, paths
 from pipeline.backtest import Config as BacktestConfig
 from pipeline.backtest import back_test
 from pipeline.contracts.evaluation import (
     BACKTEST_FILE,
     EPISODES,
     EPISODES_FILE,
+    FIDELITY_FILE,
+    FIDELITY_WINDOWS_FILE,
     INTEGRITY_FILE,
+    ORIGINS_FILE,
     TERMS_FILE,
     Integrity,
+    Origin,
+    Origins,
     Terms,
 )
 from pipeline.datasets import Workload, workload
@@ -38,6 +44,8 @@ from pipeline.files import replaced_folder, write_atomic
 from pipeline.policies.onnx_graph import draw
 from pipeline.settings import load
 from sched_env import problems
+from sched_env.recorded import NAME as AS_RECORDED
+from sched_env.recorded import AsRecorded, told
 from sched_env.rollout import run_episodes
 from sched_env.vector import make_vec
 from wire import bundle
@@ -48,10 +56,12 @@ from wire.policy import GraphPolicy
 from wire.policy import load as load_policy
 
 LATENCY_CANDIDATES, LATENCY_CALLS = 100, 2000
+DECISIVE = ("cpu_gain", "cold_start_s")
+"""Numbers of the simulator that decide how many calls are late."""
 UNKEPT = ("start", "ended", "decision_us")
 """Of an episode: told by other columns, not a number, or different every time."""
 
-Policy = str | Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+Policy = str | AsRecorded | Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 class EvaluateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -161,6 +171,18 @@ def integrity(problem: ProblemName, policy: GraphPolicy, champion: GraphPolicy |
     )
 
 
+def origins(problem: ProblemName, data: Workload) -> list[Origin]:
+    """Say where every number of the evaluation comes from: the workload's, and the simulator's own."""
+    count = datasets.get(problem).origins
+    found = count(paths.WINDOWS, datetime.fromisoformat(data.start), datetime.fromisoformat(data.end)) if count else []
+    calibration = datasets.calibration(problem)
+    for value in calibration.values if calibration else []:
+        numbers = {origin: int(value.origin == origin) for origin in ("measured", "estimated", "assumed")}
+        decides = "sla_violation_rate" if value.name in DECISIVE else ""
+        found.append(Origin(value.name, **numbers, decides=decides, needs=value.needs))
+    return found
+
+
 def summary(table: pa.Table, primary: str) -> dict[str, dict[str, float]]:
     """Mean of the primary metric, return, SLA violation rate and cost of each policy, over all scenarios."""
     columns = tuple(dict.fromkeys((primary, "return", "sla_violation_rate", "cost_usd")))
@@ -187,6 +209,9 @@ def run(options: argparse.Namespace) -> int:
     value = problems.get(problem)
     policies |= {name: ("heuristic", value.rule(name)) for name in config.heuristics or value.heuristics}
     data = workload(problem, "test")
+    check = datasets.get(problem).check
+    if check is not None and told(data.trace):
+        policies[AS_RECORDED] = ("heuristic", AsRecorded())
     judged = terms(data)
     table = episodes(data, policies, config)
     with replaced_folder(paths.EVALUATION / problem) as folder:
@@ -196,6 +221,11 @@ def run(options: argparse.Namespace) -> int:
         backtest = back_test(problem, live, paths.WINDOWS, load("backtest", BacktestConfig))
         if backtest is not None:
             (folder / BACKTEST_FILE).write_bytes(msgspec.json.encode(backtest))
+        if check is not None and AS_RECORDED in policies:
+            figures, by_window = check(data, paths.WINDOWS, AsRecorded(), AS_RECORDED)
+            (folder / FIDELITY_FILE).write_bytes(msgspec.json.encode(figures))
+            by_window.to_parquet(folder / FIDELITY_WINDOWS_FILE)
+        (folder / ORIGINS_FILE).write_bytes(msgspec.json.encode(Origins(origins(problem, data))))
     means = summary(table, judged.primary_metric)
     write_atomic(paths.metrics_of("evaluate", problem), json.dumps(means, indent=2, sort_keys=True).encode() + b"\n")
     for name, row in sorted(

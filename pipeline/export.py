@@ -19,7 +19,7 @@ import numpy as np
 import yaml
 
 from pipeline import paths
-from pipeline.datasets import workload
+from pipeline.datasets import calibration, workload
 from pipeline.errors import DataError
 from pipeline.files import replaced_folder, write_atomic
 from pipeline.policies.onnx_graph import draw, to_onnx
@@ -131,7 +131,9 @@ def export(problem: ProblemName) -> Manifest:
 
 def _params(problem: str) -> dict[str, object]:
     document = yaml.safe_load(paths.PARAMS.read_text())
-    return {"workload": document["workload"][problem], "train": document["train"][problem]}
+    found = calibration(problem)
+    fitted = {"calibration": msgspec.to_builtins(found)} if found else {}
+    return {"workload": document["workload"][problem], "train": document["train"][problem], **fitted}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,6 +11,7 @@ DATA = Path("data")
 RAW = DATA / "raw"
 WINDOWS = DATA / "windows"
 VALIDATION = DATA / "validation"
+CALIBRATION = DATA / "calibration"
 POLICIES = DATA / "policies"
 BUNDLES = DATA / "bundles"
 EVALUATION = DATA / "evaluation"

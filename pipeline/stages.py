@@ -27,13 +27,14 @@ ENTRY_POINTS: Mapping[str, str] = {
     "ingest": "pipeline.ingest",
     "clean": "pipeline.clean.__main__",
     "validate": "pipeline.validate.__main__",
+    "calibrate": "pipeline.calibrate.__main__",
     "train": "pipeline.train",
     "export": "pipeline.export",
     "evaluate": "pipeline.evaluate",
     "gate": "pipeline.gate.__main__",
 }
 """Stage -> module that its command runs."""
-PER_PROBLEM = ("train", "export", "evaluate")
+PER_PROBLEM = ("calibrate", "train", "export", "evaluate")
 """Stages whose code is also that of the problem they are mapped over; the gate judges numbers, whatever they are of."""
 
 

@@ -197,7 +197,10 @@ def node_table(windows: Path, start: datetime, end: datetime, clusters: Collecti
     Names are spelled with their cluster where there are several.
     """
     capacities = ["cpu_capacity_cores", "mem_capacity_gib", "net_capacity_mb_s", "disk_capacity_iops"]
-    nodes = frame_of(windows, "nodes", start, end, ["node", *capacities, "price_usd_per_hour"])
+    allocatable = ["cpu_allocatable_cores", "mem_allocatable_gib"]
+    nodes = frame_of(windows, "nodes", start, end, ["node", *capacities, *allocatable, "price_usd_per_hour"])
+    for total, left in zip(capacities[:2], allocatable, strict=True):  # pods may ask for what the system leaves
+        nodes[total] = nodes[left].fillna(nodes[total])
     nodes = (
         nodes[nodes["cluster"].isin(clusters)]
         .dropna(subset=capacities[:2])

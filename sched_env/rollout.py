@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sched_env import heuristics, problems, scenarios
 from sched_env.metrics import summarise
+from sched_env.recorded import AsRecorded
 from sched_env.vector import ENDED, PlacementVectorEnv, make_vec
 from wire.command import Verb, json_option, seed_option
 from wire.errors import ConfigError, legal, run_cli
@@ -28,8 +29,9 @@ BATCH = 64
 """Episodes run side by side: enough to hide Python's overhead, few enough to stay in cache."""
 DEFAULT_EPISODES = 64
 
-Policy = str | Callable[[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]], NDArray[Any]]
-"""A heuristic's name, the path of an ONNX file or bundle, or a function from a batched observation to scores."""
+Policy = str | AsRecorded | Callable[[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]], NDArray[Any]]
+"""A heuristic's name, the path of an ONNX file or bundle, what was recorded, or a function from a batched observation
+to scores."""
 Episode = dict[str, Any]
 Chooser = Callable[[NDArray[np.float64] | None], NDArray[np.int64]]
 
@@ -107,6 +109,8 @@ def chooser(env: PlacementVectorEnv, policy: Policy, seed: int = 0) -> Chooser:
         from wire.policy import load
 
         policy = load(Path(policy))
+    if isinstance(policy, AsRecorded):
+        return policy.bind(env, seed)  # type: ignore[no-any-return]
     score = policy
 
     def choose(scores: NDArray[np.float64] | None = None) -> NDArray[np.int64]:

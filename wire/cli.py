@@ -32,6 +32,7 @@ VERBS: Table = {
         "ingest": ("pipeline.ingest:main", "fetch raw tables from Prometheus, files, traces or the sample"),
         "clean": ("pipeline.clean.command:main", "raw samples to five-minute windows"),
         "validate": ("pipeline.validate.command:main", "hold the windows to their expectations"),
+        "calibrate": ("pipeline.calibrate.command:main", "fit the simulator to the cluster's own windows"),
         "train": ("pipeline.train:main", "train one policy from one seed"),
         "export": ("pipeline.export:main", "write the best training as an ONNX bundle"),
         "evaluate": ("pipeline.evaluate:main", "run the bundle on windows it has never seen"),
@@ -52,7 +53,7 @@ VERBS: Table = {
         "tune": ("pipeline.tune:main", "search an algorithm's settings, stopping bad trials early"),
         "bundle": ("wire.bundle:main", "check a policy bundle"),
         "backtest": ("pipeline.backtest:main", "compare what was promised with what was measured"),
-        "calibrate": ("sched_env.functions.calibration:main", "measure the reward bounds of a functions scenario"),
+        "reward-bounds": ("sched_env.functions.calibration:main", "measure the reward bounds of a functions scenario"),
         "error-rates": ("pipeline.gate.error_rates:main", "simulate how often the gate is wrong"),
     },
     "used by the DAGs and by make": {

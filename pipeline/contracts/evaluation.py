@@ -37,8 +37,10 @@ is there for some rows only, or NaN, is refused by the gate with the row's name.
 """
 
 EPISODES_FILE, TERMS_FILE, INTEGRITY_FILE = "episodes.parquet", "terms.json", "integrity.json"
-BACKTEST_FILE = "backtest.json"
-"""Files of ``data/evaluation/<problem>``; the back-test exists only where something was live."""
+BACKTEST_FILE, FIDELITY_FILE, ORIGINS_FILE = "backtest.json", "fidelity.json", "origins.json"
+FIDELITY_WINDOWS_FILE = "fidelity.parquet"
+"""Files of ``data/evaluation/<problem>``; the back-test exists only where something was live, fidelity only where
+windows tell where requests were placed."""
 
 
 class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,4 +97,32 @@ class Backtest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     figures: list[Promise]
     skipped: str = ""
     """Why there are no figures, if there are none."""
+    schema: Literal[1] = 1
+
+
+class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many of a feature's numbers came from where."""
+
+    feature: str
+    measured: int
+    estimated: int
+    """From other windows or figures; a calibration says with what error."""
+    assumed: int
+    """Defaults: nothing in the windows speaks for them."""
+    decides: str = ""
+    """Metrics that rest on this feature: too much of it assumed, and they say nothing of this cluster."""
+    needs: str = ""
+    """What to add so that it is measured."""
+
+    @property
+    def assumed_share(self) -> float:
+        """Share of its numbers that nothing speaks for."""
+        return self.assumed / max(self.measured + self.estimated + self.assumed, 1)
+
+
+class Origins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``origins.json``."""
+
+    origins: list[Origin]
+    """Empty: the problem does not count them yet."""
     schema: Literal[1] = 1

@@ -11,11 +11,12 @@ from typing import Literal, get_args
 
 import msgspec
 
+from pipeline.contracts.evaluation import Backtest, Origin
 from wire.contracts.feature_spec import ProblemName
 
 Outcome = Literal["pass", "fail", "inconclusive", "unchanged"]
 RuleOutcome = Literal["pass", "fail", "inconclusive", "skipped", "off"]
-Stage = Literal["integrity", "back-test", "superiority", "guardrail", "slice", "tail", "power"]
+Stage = Literal["integrity", "back-test", "fidelity", "origin", "superiority", "guardrail", "slice", "tail", "power"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 """In the order they are read."""
 
@@ -122,4 +123,8 @@ class GateReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The gate's section of params.yaml as it was used: rules, margins, seed, number of resamples."""
     rules_off: dict[str, str] = {}
     """Rules that were switched off by name -> the reason given."""
+    origins: list[Origin] = msgspec.field(default_factory=list)
+    """Where the numbers behind all this come from, feature by feature; empty: the problem does not count them."""
+    fidelity: Backtest | None = None
+    """The simulator's word on what the cluster's own scheduler did, beside what was measured."""
     schema: Literal[1] = 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -16,9 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline import paths, windows
+from pipeline.contracts.calibration import CALIBRATION_FILE, Calibration
 from pipeline.datasets.dataset import Dataset, Rows
 from pipeline.settings import load
 from sched_env import problems, scenarios
+from wire.contracts import decode
 from wire.contracts.feature_spec import ProblemName
 from wire.errors import ConfigError, legal
 
@@ -63,9 +66,10 @@ class WorkloadConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     overrides: dict[str, Any] = msgspec.field(default_factory=dict)
     """More keys of the scenario."""
 
-    def load(self) -> scenarios.Scenario:
-        """Return the scenario with everything that replaces its keys."""
-        return scenarios.load(self.scenario, ({"horizon": self.horizon} if self.horizon else {}) | self.overrides)
+    def load(self, calibrated: Mapping[str, Any] | None = None) -> scenarios.Scenario:
+        """Return the scenario with everything that replaces its keys; what is set by hand wins over calibration."""
+        horizon = {"horizon": self.horizon} if self.horizon else {}
+        return scenarios.load(self.scenario, {**(calibrated or {}), **horizon, **self.overrides})
 
 
 class Workload(NamedTuple):
@@ -121,18 +125,32 @@ def _update(digest: hashlib._Hash, value: Any) -> None:
         digest.update(repr(value).encode())
 
 
+def calibration(problem: str) -> Calibration | None:
+    """Read what ``calibrate`` found; None before it ran."""
+    path = paths.CALIBRATION / problem / CALIBRATION_FILE
+    return decode(path.read_bytes(), Calibration, source=str(path)) if path.exists() else None
+
+
+def apply(trace: Any, problem: str, found: Calibration | None) -> Any:
+    """Give the rows of a trace what calibration found of them."""
+    change = get(problem).calibrated
+    return trace if found is None or change is None else change(trace, found)
+
+
 def workload(
     problem: ProblemName, split: Split, *, params: Path = paths.PARAMS, folder: Path = paths.WINDOWS
 ) -> Workload:
-    """Load one split of a problem's workload."""
+    """Load one split of a problem's workload, calibrated where stage ``calibrate`` has been."""
     config = load(f"workload.{problem}", WorkloadConfig, params)
     days = windows.span(folder)
     parts = windows.splits(days.start, days.end, load("splits", windows.SplitConfig, params))
     chosen: windows.Span = getattr(parts, split)
+    found = calibration(problem)
+    trace = get(problem).load(folder, chosen.start, chosen.end)
     return Workload(
         problem=problem,
-        scenario=config.load(),
-        trace=get(problem).load(folder, chosen.start, chosen.end),
+        scenario=config.load(found.overrides if found else None),
+        trace=apply(trace, problem, found),
         start=chosen.start.isoformat(),
         end=chosen.end.isoformat(),
     )

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.datasets.origins import Origin
+from pipeline.contracts.calibration import Calibration
+from pipeline.contracts.evaluation import Backtest, Origin
+from pipeline.windows import Span
 from sched_env.scenarios import Scenario
 
 Rows = NDArray[np.int64]
@@ -31,3 +33,10 @@ class Dataset(NamedTuple):
     """What the cluster itself did in a span, on the metric sheet; None: windows do not say."""
     origins: Callable[[Path, datetime, datetime], list[Origin]] | None = None
     """Where the numbers of a span come from, feature by feature; None: nobody counts them yet."""
+    calibrated: Callable[[Any, Calibration], Any] | None = None
+    """The same trace with what calibration found of its rows; None: nothing of a row is calibrated."""
+    fit: Callable[[Path, Span, Callable[[Mapping[str, Any] | None], Scenario]], Calibration] | None = None
+    """Windows folder, train span and how to make the scenario with some keys -> its calibration; None: it has none."""
+    check: Callable[[Any, Path, Any, str], tuple[Backtest, Any]] | None = None
+    """Workload, windows folder, policy and its name -> what the simulator says beside what was measured, and both
+    window by window; None: windows do not tell."""

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 from pipeline import windows
+from pipeline.contracts.calibration import Calibration
+from pipeline.contracts.evaluation import Backtest, Origin
 from pipeline.datasets.calls import Dealt, deal
 from pipeline.datasets.dataset import Dataset, Rows
 from pipeline.datasets.lives import lives
-from pipeline.datasets.origins import Origin, Tally, read
+from pipeline.datasets.origins import Tally, read
+from pipeline.datasets.responses import late_and_slow, share_above
 from pipeline.errors import DataError
 from pipeline.prices import DEFAULT_USD_PER_HOUR
-from pipeline.statistics.estimators import Floats
 from sched_env import scenarios
 from sched_env.functions import synthetic
 from sched_env.functions.azure import DISK_IOPS, NET_MB_S
@@ -29,8 +31,8 @@ from sched_env.scenarios import Scenario
 from sched_env.tables import NodeTable
 from wire.contracts.window import WINDOW_SECONDS
 
-_P95_DEVIATIONS = 1.6448536269514722
-
+HELD_KINDS = ("DaemonSet", "StatefulSet", "Node")
+"""Owners whose pods are where they are: one a node, bound to their volume, or started by the node itself."""
 LEAST = 1e-6
 """Cores or GiB of something held fixed that asks for nothing: tables hold no zeros."""
 
@@ -111,7 +113,7 @@ def _build(folder: Path, start: datetime, end: datetime) -> windows.Arrays:
     functions = windows.frame_of(folder, "functions", start, end, ["function", *columns]).rename(columns=columns)
     known = {"standard": "min", "net_call": "mean", "disk_call": "mean"}
     rows = rows.join(functions.groupby(["cluster", "function"]).agg(known), on=["cluster", "function"])
-    rows["held"] = rows["function"].isna()
+    rows["held"] = rows["function"].isna() | rows["owner_kind"].isin(HELD_KINDS)
     for name in ("cpu", "mem"):  # what cannot be moved takes what it uses, be it nothing
         rows.loc[rows["held"], name] = rows.loc[rows["held"], name].fillna(0.0).clip(lower=LEAST)
     sized = (rows["cpu"] > 0) & (rows["mem"] > 0)
@@ -130,7 +132,7 @@ def _build(folder: Path, start: datetime, end: datetime) -> windows.Arrays:
     response = rows["standard"].where(rows["standard"] > 0).fillna(duration / requests.clip(lower=1))
     io = {name: _io(rows, name, default) for name, default in (("net", NET_MB_S), ("disk", DISK_IOPS))}
     spelled = windows.spelled(rows.assign(function=rows["function"].fillna("")), "function", several)
-    codes = np.where(rows["held"], 0, np.searchsorted(names, spelled.to_numpy(str)))
+    codes = np.where(rows["function"].isna(), 0, np.searchsorted(names, spelled.to_numpy(str)))
     return {
         "arrival_s": rows["begin_s"].to_numpy(np.float64),
         "function": codes.astype(np.int32),
@@ -202,14 +204,41 @@ def scaled(trace: Trace, load: float) -> Trace:
     return dataclasses.replace(instances, arrival_s=instances.arrival_s / load, up_s=instances.up_s / load), nodes
 
 
+def calibrated(trace: Trace, calibration: Calibration) -> Trace:
+    """Give every instance the standard response and the spread that calibration found for its function."""
+    instances, nodes = trace
+    known = calibration.functions
+    standard, spread = (np.full(len(instances.function_names), np.nan) for _ in range(2))
+    for index, name in enumerate(instances.function_names):
+        if name in known:
+            standard[index], spread[index] = known[name].standard_s, known[name].spread
+    response = np.where(np.isnan(standard), np.nan, standard)[instances.function]
+    told = ~np.isnan(response)
+    response = np.where(told, response, instances.response_s)
+    return dataclasses.replace(
+        instances,
+        response_s=response,
+        slo_s=np.where(told, SLO_FACTOR * response, instances.slo_s),
+        spread=np.where(told, np.nan_to_num(spread)[instances.function], instances.spread),
+    ), nodes
+
+
 def measured(folder: Path, start: datetime, end: datetime, scenario: Scenario) -> dict[str, float]:
     """What the cluster did in ``[start, end)``: SLA violations and cost, from the window tables.
 
     A figure is left out when the windows do not hold what it needs.
     """
+    from pipeline.datasets import calibration
+
     cooldown_s = cast(ServerlessScenario, scenario).cooldown_s
     functions = windows.read(folder, "functions", start, end).to_pandas()
-    measured = {"cost_usd": _cost_usd(folder, start, end, cooldown_s)}
+    measured = {"cost_usd": cost_usd(folder, start, end, cooldown_s)}
+    found = calibration("functions")
+    if found is not None and found.functions:  # by the SLOs that the simulator is calibrated to
+        standards = {name: value.standard_s for name, value in found.functions.items()}
+        rows = late_and_slow(folder, start, end, standards, SLO_FACTOR).dropna(subset=["late"])
+        calls = float(rows["calls"].sum())
+        return measured | ({"sla_violation_rate": float(rows["late"].sum()) / calls} if calls else {})
     known = functions.dropna(subset=["response_mean_s", "response_p95_s", "standard_response_s"])
     known = known[(known["requests"] > 0) & (known["standard_response_s"] > 0.0) & (known["response_mean_s"] > 0.0)]
     if len(known):
@@ -222,21 +251,7 @@ def measured(folder: Path, start: datetime, end: datetime, scenario: Scenario) -
     return measured
 
 
-def share_above(mean: Floats, p95: Floats, limit: Floats) -> Floats:
-    """Estimate the share of response times above a limit from their mean and 95th percentile.
-
-    Windows keep these two, not the times themselves; a log-normal distribution is fitted to them. From
-    ``ln(p95 / mean) = 1.645 s - s^2 / 2`` the smaller root for ``s`` is taken; a p95 too far above the mean for any
-    log-normal gives the widest one.
-    """
-    distance = np.log(np.maximum(p95, 1e-12) / mean)
-    root = np.sqrt(np.maximum(_P95_DEVIATIONS**2 - 2.0 * np.maximum(distance, 0.0), 0.0))
-    spread = np.maximum(_P95_DEVIATIONS - root, 1e-9)
-    centre = np.log(mean) - spread**2 / 2.0
-    return np.asarray(1.0 - ndtr((np.log(limit) - centre) / spread))
-
-
-def _cost_usd(folder: Path, start: datetime, end: datetime, cooldown_s: float) -> float:
+def cost_usd(folder: Path, start: datetime, end: datetime, cooldown_s: float) -> float:
     """Hours in which each node held a pod, cool-down included, times its price."""
     pods = windows.read(folder, "pods", start, end, ["cluster", "pod", "node"]).to_pandas()
     if pods["node"].isna().all():
@@ -274,4 +289,18 @@ def _covered_hours(lives: pd.DataFrame) -> float:
     return float(np.sum(np.maximum(reached - np.maximum(begin, before), 0))) / 3.6e9
 
 
-DATASET = Dataset(load, starts, times_s, scaled, measured, origins)
+def fit(folder: Path, span: windows.Span, scenario: Callable[[Mapping[str, Any] | None], Scenario]) -> Calibration:
+    """Calibrate the simulator."""
+    from pipeline.calibrate.functions import calibrate
+
+    return calibrate(folder, span, scenario)
+
+
+def check(data: Any, folder: Path, policy: Any, name: str) -> tuple[Backtest, pd.DataFrame]:
+    """Replay a workload under a policy, beside what was measured."""
+    from pipeline.fidelity import check
+
+    return check(data, folder, policy, name)
+
+
+DATASET = Dataset(load, starts, times_s, scaled, measured, origins, calibrated, fit, check)

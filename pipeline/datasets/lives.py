@@ -24,13 +24,14 @@ WINDOW = timedelta(seconds=WINDOW_SECONDS)
 def lives(folder: Path, start: datetime, end: datetime) -> pd.DataFrame:
     """Return the lives that touch ``[start, end)``, in order of their beginning.
 
-    Columns: ``cluster, entity, function, node`` (null: not known), ``begin_s, end_s`` from the start of the span,
+    Columns: ``cluster, entity, function, owner_kind, node`` (null: not known), ``begin_s, end_s`` from its start,
     ``before`` (began before the span), ``ended`` (went within it, not cut), ``cpu, mem`` with ``asked`` (by event or
     metrics; False: only what was used is known), ``net, disk`` (null: not measured).
     """
     told, seen = _told(folder, start, end), _seen(folder, start, end)
     rows = told.merge(seen, on=KEY, how="outer", suffixes=("", "_seen"))
-    rows["function"] = rows["function"].fillna(rows["function_seen"])
+    for name in ("function", "owner_kind"):
+        rows[name] = rows[name].fillna(rows[f"{name}_seen"])
     rows["node"] = rows["node_seen"].fillna(rows["node"])
     first, last = pd.Timestamp(start), pd.Timestamp(end)
     # Windows say when a pod was there to five minutes; the event, where there is one, to the moment.
@@ -49,14 +50,28 @@ def lives(folder: Path, start: datetime, end: datetime) -> pd.DataFrame:
     for name, asked in requested.items():
         rows[name] = asked.where(asked > 0, rows[f"{name}_used"])
     rows = rows[rows["end_s"] > rows["begin_s"]].sort_values(["begin_s", *KEY], kind="stable")
-    names = [*KEY, "function", "node", "begin_s", "end_s", "before", "ended", "cpu", "mem", "asked", "net", "disk"]
+    names = [
+        *KEY,
+        "function",
+        "owner_kind",
+        "node",
+        "begin_s",
+        "end_s",
+        "before",
+        "ended",
+        "cpu",
+        "mem",
+        "asked",
+        "net",
+        "disk",
+    ]
     return rows[names].reset_index(drop=True)
 
 
 def _told(folder: Path, start: datetime, end: datetime) -> pd.DataFrame:
     """One row a life that events tell of: every creation with the deletion that follows it."""
     first = min(windows.span(folder).start, start)
-    columns = ["entity", "time", "kind", "action", "node", "function", "cpu_cores", "mem_gib"]
+    columns = ["entity", "time", "kind", "action", "node", "function", "owner_kind", "cpu_cores", "mem_gib"]
     events = windows.frame_of(folder, "events", first, end, columns)
     events = events[events["kind"] == "pod"].sort_values(["time", *KEY], kind="stable")
     created, deleted = (events[events["action"] == action] for action in ("create", "delete"))
@@ -71,17 +86,19 @@ def _told(folder: Path, start: datetime, end: datetime) -> pd.DataFrame:
     )
     orphans = orphans[orphans["begin"].isna()].drop_duplicates(KEY)
     orphans = orphans.assign(begin=pd.Timestamp(first) - WINDOW)
-    about = deleted.drop_duplicates([*KEY, "time"])[[*KEY, "time", "node", "function", "cpu_cores", "mem_gib"]]
+    about = deleted.drop_duplicates([*KEY, "time"])[
+        [*KEY, "time", "node", "function", "owner_kind", "cpu_cores", "mem_gib"]
+    ]
     rows = pd.concat([rows, orphans.merge(about, on=[*KEY, "time"])], ignore_index=True)
     alive = (rows["begin"] < pd.Timestamp(end)) & ~(rows["finish"] <= pd.Timestamp(start))
     rows = rows[alive].rename(columns={"cpu_cores": "cpu_event", "mem_gib": "mem_event"})
-    return rows[[*KEY, "begin", "finish", "node", "function", "cpu_event", "mem_event"]]
+    return rows[[*KEY, "begin", "finish", "node", "function", "owner_kind", "cpu_event", "mem_event"]]
 
 
 def _seen(folder: Path, start: datetime, end: datetime) -> pd.DataFrame:
     """One row a pod that windows show."""
     used = [column for pair in SIZES.values() for column in pair]
-    columns = ["pod", "node", "function", *used, "net_used_mean_mb_s", "disk_used_mean_iops"]
+    columns = ["pod", "node", "function", "owner_kind", *used, "net_used_mean_mb_s", "disk_used_mean_iops"]
     pods = windows.frame_of(folder, "pods", start, end, columns).rename(columns={"pod": "entity"})
     grouped = pods.groupby(KEY)
     return grouped.agg(
@@ -89,6 +106,7 @@ def _seen(folder: Path, start: datetime, end: datetime) -> pd.DataFrame:
         last=("window_start", "max"),
         node_seen=("node", "first"),
         function_seen=("function", "first"),
+        owner_kind_seen=("owner_kind", "first"),
         cpu_request=("cpu_request_cores", "max"),
         mem_request=("mem_request_gib", "max"),
         cpu_used=("cpu_used_mean_cores", "mean"),

@@ -2,29 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-
-class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many of a feature's numbers came from where."""
-
-    feature: str
-    measured: int
-    estimated: int
-    """From other windows or figures; a calibration says with what error."""
-    assumed: int
-    """Defaults: nothing in the windows speaks for them."""
-    decides: str = ""
-    """Metrics that rest on this feature: too much of it assumed, and they say nothing of this cluster."""
-    needs: str = ""
-    """What to add so that it is measured."""
-
-    @property
-    def assumed_share(self) -> float:
-        """Share of its numbers that nothing speaks for."""
-        return self.assumed / max(self.measured + self.estimated + self.assumed, 1)
+from pipeline.contracts.evaluation import Origin
 
 
 class Tally:

@@ -17,10 +17,13 @@ from pipeline import champions, paths, settings
 from pipeline.contracts.evaluation import (
     BACKTEST_FILE,
     EPISODES_FILE,
+    FIDELITY_FILE,
     INTEGRITY_FILE,
+    ORIGINS_FILE,
     TERMS_FILE,
     Backtest,
     Integrity,
+    Origins,
     Terms,
 )
 from pipeline.contracts.gate import REPORT_HTML, REPORT_JSON, REPORT_MARKDOWN, GateReport
@@ -93,7 +96,15 @@ def circumstances(*, evaluation: Path, validation: Path, bundle: Path, champion:
     # Both ends come from the bundles, not from the clock: a cached stage and a rerun must agree.
     new, old = champions.origin(bundle), champions.live(champion)
     age = None if new is None or old is None else (new.windows_end - old.windows_end).total_seconds() / 86_400.0
-    return Circumstances(_document(evaluation / BACKTEST_FILE, Backtest), age, verdict.drifted, verdict.warnings)
+    origins = _document(evaluation / ORIGINS_FILE, Origins)
+    return Circumstances(
+        _document(evaluation / BACKTEST_FILE, Backtest),
+        age,
+        verdict.drifted,
+        verdict.warnings,
+        _document(evaluation / FIDELITY_FILE, Backtest),
+        origins.origins if origins else (),
+    )
 
 
 def _document(path: Path, kind: type[Document]) -> Document | None:

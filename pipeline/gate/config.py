@@ -116,6 +116,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How far that tail may lie below the reference's, in units of the reference's mean."""
     backtest_tolerance: float = 0.10
     """Relative error of the simulator on yesterday's SLA or cost above which its verdicts are not believed."""
+    assumed_tolerance: float = 0.5
+    """Share of a feature's numbers that may be assumed where the feature decides a metric; with more, the metric is
+    that of an invented cluster."""
     backtest_rate_floor: float = 0.005
     """Rates that differ by less (half a point, as the SLA margin) agree whatever their ratio: 0.1 % for 0.2 % is
     twice as much and still the same."""

@@ -7,8 +7,9 @@ there were too few traces to tell; then it says how many would decide.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from pipeline.contracts.evaluation import Backtest, Integrity
+from pipeline.contracts.evaluation import Backtest, Integrity, Origin
 from pipeline.contracts.gate import Guardrail, Rule, RuleOutcome
 from pipeline.errors import GateError
 from pipeline.gate.comparisons import Comparer
@@ -74,6 +75,27 @@ def zeros(comparer: Comparer) -> list[Rule]:
         total = int(comparer.episodes.metric(CHALLENGER, metric).sum())
         rules.append(Rule("guardrail", metric, "fail" if total else "pass", f"{total} on all traces", "0"))
     return rules
+
+
+def origins(found: Sequence[Origin], config: Config) -> list[Rule]:
+    """Whether what decides the metrics was measured or estimated; a metric of assumptions is of no cluster."""
+    rules = []
+    for origin in found:
+        if not origin.decides:
+            continue
+        share = origin.assumed_share
+        off = share > config.assumed_tolerance
+        seen = f"{100 * share:.0f} % assumed; {origin.decides} rests on it" + (f"; add {origin.needs}" if off else "")
+        limit = f"at most {100 * config.assumed_tolerance:.0f} % assumed"
+        rules.append(Rule("origin", origin.feature, "inconclusive" if off else "pass", seen, limit))
+    return rules
+
+
+def as_recorded(found: Backtest | None, config: Config) -> Rule:
+    """Whether the simulator, given the placements of the cluster's own scheduler, gives what was measured."""
+    rule = back_test(found, config)
+    seen = rule.found if rule.outcome != "skipped" or found else "windows do not tell where requests were placed"
+    return Rule("fidelity", "as recorded", rule.outcome, seen, rule.required)
 
 
 def back_test(found: Backtest | None, config: Config) -> Rule:

@@ -52,6 +52,8 @@ def sections(report: GateReport) -> list[Section]:
         _guardrails(report),
         _slices(report),
         _checks(report),
+        *_fidelity(report),
+        *_origins(report),
         Section("Warnings", lines=tuple(report.warnings) or ("None.",)),
         Section("If it goes wrong", note=rollback(report)),
     ]
@@ -157,6 +159,36 @@ def _slices(report: GateReport) -> Section:
     )
     title = f"Slices: {report.primary_metric} against {report.reference}, scenario by scenario"
     return Section(title, ("scenario", "traces", f"better by [{_level(report)}]", ""), rows)
+
+
+def _fidelity(report: GateReport) -> list[Section]:
+    """What the simulator says of the placements that the cluster's own scheduler made, beside what was measured."""
+    if report.fidelity is None or not report.fidelity.figures:
+        return []
+    rows = tuple(
+        (
+            figure.metric,
+            wording.value(figure.metric, figure.predicted),
+            wording.value(figure.metric, figure.measured),
+            "" if figure.relative_error is None else f"{100 * figure.relative_error:.1f} %",
+        )
+        for figure in report.fidelity.figures
+    )
+    note = f"{report.fidelity.windows_start} to {report.fidelity.windows_end}, the placements as recorded."
+    return [Section("The simulator beside the cluster", ("metric", "simulated", "measured", "off by"), rows, note=note)]
+
+
+def _origins(report: GateReport) -> list[Section]:
+    """The share of every feature's numbers that was measured, estimated or assumed."""
+    if not report.origins:
+        return []
+    rows = []
+    for origin in sorted(report.origins, key=lambda item: -item.assumed_share):
+        total = max(origin.measured + origin.estimated + origin.assumed, 1)
+        shares = (f"{100 * part / total:.0f} %" for part in (origin.measured, origin.estimated, origin.assumed))
+        rows.append((origin.feature, *shares, origin.decides, origin.needs if origin.assumed else ""))
+    header = ("number", "measured", "estimated", "assumed", "decides", "to measure it, add")
+    return [Section("Where the numbers come from", header, tuple(rows))]
 
 
 def _checks(report: GateReport) -> Section:

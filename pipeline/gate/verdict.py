@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from pipeline.contracts.evaluation import Backtest, Integrity, Terms
+from pipeline.contracts.evaluation import Backtest, Integrity, Origin, Terms
 from pipeline.contracts.gate import STAGES, Comparison, GateReport, Outcome, Rule
 from pipeline.errors import GateError
 from pipeline.gate import rules
@@ -21,6 +21,12 @@ from pipeline.gate.config import Config
 from pipeline.gate.episodes import CHAMPION, Episodes
 from pipeline.gate.wording import interval, short
 
+UNBELIEVED = {
+    "back-test": "the simulator was off on the back-test",
+    "fidelity": "the simulator does not give what was measured",
+    "origin": "too much is assumed",
+}
+"""Stages that say whether the simulator can be believed, and what it means when one is open."""
 SUMMARY_METRICS = ("sla_violation_rate", "cost_usd")
 """Shown beside the primary metric in every report."""
 
@@ -35,6 +41,10 @@ class Circumstances(NamedTuple):
     """Whether validation saw the request mix drift."""
     warnings: Sequence[str] = ()
     """From the validation of the data; shown to the person who approves."""
+    fidelity: Backtest | None = None
+    """The windows replayed as recorded."""
+    origins: Sequence[Origin] = ()
+    """Where the numbers come from."""
 
 
 def judge(
@@ -58,7 +68,11 @@ def judge(
     refresh, refresh_note = _refresh_due(config, around, champion=episodes.champion)
     guarded, guardrails = rules.guardrails(comparer)
     must_hold = [*rules.integrity(integrity, config.integrity), *rules.zeros(comparer)]
-    simulator = rules.back_test(around.backtest, config)
+    simulator = [
+        rules.back_test(around.backtest, config),
+        rules.as_recorded(around.fidelity, config),
+        *rules.origins(around.origins, config),
+    ]
     statistical = [
         *rules.primary(comparer, refresh=refresh),
         *guarded,
@@ -84,7 +98,7 @@ def judge(
         mode=config.promotion.mode,
         primary_metric=comparer.primary,
         higher_is_better=comparer.higher,
-        rules=sorted([*must_hold, simulator, *statistical], key=lambda rule: STAGES.index(rule.stage)),
+        rules=sorted([*must_hold, *simulator, *statistical], key=lambda rule: STAGES.index(rule.stage)),
         comparisons=_comparisons(comparer),
         guardrails=guardrails,
         slices=[comparer.compare_primary(comparer.reference, index) for index in range(len(episodes.scenarios))],
@@ -98,6 +112,8 @@ def judge(
         warnings=[*around.warnings, *comparer.dependence(), *refresh_note],
         settings=msgspec.json.decode(msgspec.json.encode(config)),
         rules_off=dict(config.switched_off),
+        origins=list(around.origins),
+        fidelity=around.fidelity,
     )
 
 
@@ -117,12 +133,13 @@ def _refresh_due(config: Config, around: Circumstances, *, champion: bool) -> tu
     return False, [f"no refresh is due ({seen}, limit {chosen.refresh_after_days:g}; {mix}): must be superior"]
 
 
-def _verdict(must_hold: list[Rule], simulator: Rule, statistical: list[Rule]) -> tuple[Outcome, str]:
+def _verdict(must_hold: list[Rule], simulator: list[Rule], statistical: list[Rule]) -> tuple[Outcome, str]:
     failed = [rule for rule in must_hold if rule.outcome == "fail"]
     if failed:
         return "fail", _because(failed)
-    if simulator.outcome == "inconclusive":
-        return "inconclusive", "the simulator was off on the back-test: " + _because([simulator])
+    for stage, why in UNBELIEVED.items():
+        if off := [rule for rule in simulator if rule.outcome == "inconclusive" and rule.stage == stage]:
+            return "inconclusive", f"{why}: {_because(off)}"
     if failed := [rule for rule in statistical if rule.outcome == "fail"]:
         return "fail", _because(failed)
     if unsure := [rule for rule in statistical if rule.outcome == "inconclusive"]:

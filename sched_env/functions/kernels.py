@@ -11,6 +11,7 @@ an episode finds on the nodes at its start counts, calls and bill, up to its las
 
 from __future__ import annotations
 
+from math import erfc, log
 from typing import Any
 
 from sched_env.functions import contention, features
@@ -76,6 +77,7 @@ from sched_env.functions.state import (
     SETTLED,
     SLO_COST,
     SLO_RATIO,
+    SPREAD,
     START,
     TASK,
     Cluster,
@@ -83,7 +85,7 @@ from sched_env.functions.state import (
     State,
 )
 from sched_env.heap import ITEM, TIME, drop_first, push
-from sched_env.jit import inline
+from sched_env.jit import inline, lean_kernel
 from sched_env.stepping import RUNNING, dynamics
 from sched_env.tables import Floats
 from sched_env.vector import END_OF_TRACE, HORIZON, Buffers
@@ -97,6 +99,7 @@ FIT_TOLERANCE = features.FIT_TOLERANCE
 
 TUTORIAL_BASE_S, TUTORIAL_SLOPE_S = 0.1, 4.9
 SECONDS_PER_HOUR = 3600.0
+ROOT_OF_TWO = 2.0**0.5
 CERTAIN = 1.0 + 1e-12
 """A convex combination can pass its largest part by rounding only."""
 MIN_RANGE = 1e-6
@@ -109,6 +112,29 @@ def account(state: State, b: int, calls: float, ratio: float) -> None:
     state.totals[b, RATIO] += calls * ratio
     index = min(int((ratio - 1.0) * (1.0 / HISTOGRAM_WIDTH)), HISTOGRAM_BINS - 1)
     state.histogram[b, max(index, 0)] += calls
+
+
+@inline
+def slowed(rules: Rules, cpu_factor: float, net_factor: float, disk_factor: float) -> tuple[float, float, float]:
+    """Return the slowdowns of this cluster, as calibration found them."""
+    if not rules.calibrated:
+        return cpu_factor, net_factor, disk_factor
+    return (
+        1.0 + rules.cpu_gain * (cpu_factor - 1.0),
+        1.0 + rules.net_gain * (net_factor - 1.0),
+        1.0 + rules.disk_gain * (disk_factor - 1.0),
+    )
+
+
+@inline
+def late_part(ratio: float, slo_ratio: float, spread: float) -> float:
+    """Return the share of calls that miss the SLO, when their mean relative response time is ``ratio``.
+
+    Calls of one kind are log-normal around their mean; without spread they are alike.
+    """
+    if spread <= 0.0:
+        return 1.0 if ratio > slo_ratio else 0.0
+    return 0.5 * erfc((log(slo_ratio / ratio) + 0.5 * spread * spread) / (spread * ROOT_OF_TWO))
 
 
 @inline
@@ -129,15 +155,16 @@ def settle(cluster: Cluster, rules: Rules, state: State, b: int, n: int, now: fl
         state.nodes[b, n, NET] * cluster.nodes[n, NET_INVERSE],
         state.nodes[b, n, DISK] * cluster.nodes[n, DISK_INVERSE],
     )
+    cpu_factor, net_factor, disk_factor = slowed(rules, cpu_factor, net_factor, disk_factor)
     if max(cpu_factor, net_factor, disk_factor) * CERTAIN <= rules.slo_floor:
         rate = state.books[b, n, RATE]
         if rate > 0.0:
-            slowed = (
+            weighted = (
                 state.books[b, n, CPU_RATE] * cpu_factor
                 + state.books[b, n, NET_RATE] * net_factor
                 + state.books[b, n, DISK_RATE] * disk_factor
             )
-            account(state, b, rate * seconds, slowed / rate)
+            account(state, b, rate * seconds, weighted / rate)
         return
     slot = int(state.books[b, n, HEAD])
     while slot >= 0:
@@ -149,8 +176,7 @@ def settle(cluster: Cluster, rules: Rules, state: State, b: int, n: int, now: fl
         )
         calls = state.rates[b, slot] * seconds
         account(state, b, calls, ratio)
-        if ratio > cluster.tasks[row, SLO_RATIO]:
-            state.totals[b, LATE] += calls
+        state.totals[b, LATE] += calls * late_part(ratio, cluster.tasks[row, SLO_RATIO], cluster.tasks[row, SPREAD])
         slot = state.links[b, slot, NEXT]
 
 
@@ -227,6 +253,7 @@ def outcome(cluster: Cluster, rules: Rules, state: State, b: int, n: int) -> tup
     )
     cpu_free = cluster.nodes[n, CPU] - (state.nodes[b, n, CPU] + cluster.tasks[row, CPU])
     cpu_factor, net_factor, disk_factor = factors(cpu_after, cpu_free, mem_after, net_after, disk_after)
+    cpu_factor, net_factor, disk_factor = slowed(rules, cpu_factor, net_factor, disk_factor)
     contended = (
         cluster.tasks[row, CPU_SHARE] * cpu_factor
         + cluster.tasks[row, NET_SHARE] * net_factor
@@ -266,8 +293,8 @@ def judge(
 ) -> tuple[float, float]:
     """Return (share of the instance's calls that would miss the SLO, reward) of a placement."""
     late = 0.0 if warm else late_calls(cluster, rules, row, contended)
-    if contended > cluster.tasks[row, SLO_RATIO]:
-        late = cluster.tasks[row, REQUESTS]
+    part = late_part(contended, cluster.tasks[row, SLO_RATIO], cluster.tasks[row, SPREAD])
+    late = max(late, part * cluster.tasks[row, REQUESTS])
     share = late / max(cluster.tasks[row, REQUESTS], 1.0)
     if rules.reward == LATENCY_COST:
         first = normalised(r1, rules.r1_low, rules.r1_high)
@@ -621,6 +648,16 @@ def step(arguments: Any, out: Buffers, b: int, n: int, _seed: int) -> int:
     out.reward[b] = reward
     state.totals[b, RETURN] += reward
     return ended
+
+
+@lean_kernel
+def settle_until(arguments: Any, b: int, now: float) -> None:
+    """Bring the accounts of an episode up to a moment before its next arrival: what left by then is gone."""
+    cluster, rules, state = arguments
+    while state.cursor[b, LEAVING] > 0 and state.leaving[b, 0, TIME] <= now:
+        leave(cluster, rules, state, b)
+    for n in range(cluster.nodes.shape[0]):
+        settle(cluster, rules, state, b, n, now)
 
 
 DYNAMICS = dynamics(__name__, start_range=start_range, begin=begin, step=step, close=close)

@@ -36,6 +36,11 @@ class ServerlessScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fie
     """What an instance needs before its first answer when no idle container of its function is on the node."""
     keep_alive_s: Amount = 600.0
     """How long idle containers stay; ten minutes, as the public FaaS platforms do."""
+    cpu_gain: Amount = 1.0
+    net_gain: Amount = 1.0
+    disk_gain: Amount = 1.0
+    """How much steeper this cluster slows down than the model of ``contention.py`` says, resource by resource; from
+    stage ``calibrate``. What policies see is the model's own curve, so that training and service agree."""
     cooldown_s: Amount = 300.0
     """How long a node is billed after its last instance has left."""
     reward: str = "latency_cost"

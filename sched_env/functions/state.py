@@ -19,7 +19,9 @@ CPU_INVERSE, MEM_INVERSE, NET_INVERSE, DISK_INVERSE, PRICE, DOMAIN = range(4, 10
 """Further columns of ``Cluster.nodes``; inverses are 1 / capacity, a domain is a cluster of its own."""
 HOME, OWN_DOMAIN, HELD = range(3)
 """Columns of ``Cluster.homes``: recorded node, domain, and whether the instance goes there by itself."""
-ARRIVAL, REQUESTS, DURATION, RESPONSE, SLO_RATIO, CPU_SHARE, NET_SHARE, DISK_SHARE, COLD, FUNCTION = range(4, 14)
+ARRIVAL, REQUESTS, DURATION, RESPONSE, SLO_RATIO, CPU_SHARE, NET_SHARE, DISK_SHARE, COLD, FUNCTION, SPREAD = range(
+    4, 15
+)
 """Further columns of ``Cluster.tasks``."""
 INSTANCES, BILLED_UNTIL = range(4, 6)
 """Further columns of ``State.nodes``: running instances; time to which the node is billed if nothing more comes."""
@@ -91,7 +93,12 @@ class Rules(NamedTuple):
     rejection_penalty: float
     initial_rart: float
     slo_floor: float
-    """The strictest SLO of the trace, as a ratio: a node below it has no late calls, whatever runs there."""
+    """The strictest SLO of the trace, as a ratio: a node below it has no late calls, whatever runs there. 0 where calls
+    of one kind differ: then some are late anywhere."""
+    calibrated: bool
+    cpu_gain: float
+    net_gain: float
+    disk_gain: float
 
 
 class State(NamedTuple):
@@ -167,6 +174,7 @@ def cluster_of(trace: FunctionTrace, table: NodeTable, cold_start_s: float) -> C
         SLO_RATIO: trace.slo_s / trace.response_s,
         COLD: cold_ratio(cold_start_s, trace.duration_s, requests, trace.response_s),
         FUNCTION: trace.function,
+        SPREAD: trace.spread,
     }
     for column, value in values.items():
         tasks[:, column] = value
@@ -204,7 +212,11 @@ def rules_of(scenario: ServerlessScenario, trace: FunctionTrace, table: NodeTabl
         r2_high=float(r2_high),
         rejection_penalty=float(scenario.rejection_penalty),
         initial_rart=float(scenario.initial_rart),
-        slo_floor=float((trace.slo_s / trace.response_s).min()),
+        slo_floor=0.0 if trace.spread.any() else float((trace.slo_s / trace.response_s).min()),
+        calibrated=(scenario.cpu_gain, scenario.net_gain, scenario.disk_gain) != (1.0, 1.0, 1.0),
+        cpu_gain=float(scenario.cpu_gain),
+        net_gain=float(scenario.net_gain),
+        disk_gain=float(scenario.disk_gain),
     )
 
 

@@ -55,6 +55,9 @@ class FunctionTrace:
     """Not ours to place (a daemon, a database): it goes to ``node`` by itself and is not billed; left out: none."""
     domain: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     """Cluster it belongs to: only nodes of that domain can take it; left out: 0."""
+    spread: Floats = field(default_factory=no_floats)
+    """Standard deviation of the logarithm of a call's time, alike in everything we know; left out: 0, calls are alike
+    and a call is late when its mean is."""
     up: NDArray[np.bool_] = field(default_factory=lambda: np.empty((0, 0), np.bool_))
     """[windows, nodes]: which nodes were up in each stretch of ``up_s`` from second 0; left out: all, always."""
     up_s: float = 300.0
@@ -69,7 +72,7 @@ class FunctionTrace:
         for name in ("function", "requests"):
             filled[name] = column("FunctionTrace", name, getattr(self, name), np.int32, rows)
         absent: dict[str, tuple[type, Any]] = {
-            "node": (np.int32, NOWHERE), "held": (np.bool_, False), "domain": (np.int32, 0)
+            "node": (np.int32, NOWHERE), "held": (np.bool_, False), "domain": (np.int32, 0), "spread": (np.float64, 0.0)
         }  # fmt: skip
         for name, (dtype, default) in absent.items():
             given = np.asarray(getattr(self, name))
@@ -83,7 +86,7 @@ class FunctionTrace:
         filled["response_s"] = column("FunctionTrace", "response_s", response, np.float64, rows)
         for name in ("cpu", "mem", "duration_s", "slo_s", "response_s"):
             demand("FunctionTrace", name, filled[name], finite_at_least(0, strictly=True), "a positive number")
-        for name in ("net", "disk"):
+        for name in ("net", "disk", "spread"):
             demand("FunctionTrace", name, filled[name], finite_at_least(0), "a number, at least 0")
         demand("FunctionTrace", "requests", filled["requests"], lambda v: v >= 0, "at least 0")
         demand("FunctionTrace", "node", filled["node"], lambda v: v >= NOWHERE, "an index, or -1")

@@ -38,8 +38,8 @@ def test_tasks_of_the_stages_have_the_names_of_the_stages(dag):
 
 
 def test_the_night_goes_stage_by_stage_to_a_person_and_then_to_production(dag):
-    chain = ["ingest", "clean", "validate", "train", "export", "evaluate", "gate", "record", "report", "approve"]
-    chain += ["promote", "push", "verify"]
+    chain = ["ingest", "clean", "validate", "calibrate", "train", "export", "evaluate", "gate", "record", "report"]
+    chain += ["approve", "promote", "push", "verify"]
     for before, after in itertools.pairwise(chain):
         assert after in downstream(dag, before), f"{before} -> {after}"
     assert downstream(dag, "approve") == {"promote"}, "promote must be the direct child: a rejection skips it"

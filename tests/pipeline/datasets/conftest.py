@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-
-from pipeline.contracts.windows import SCHEMA_VERSION, TABLES, VERSION_KEY
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
 
@@ -22,33 +17,8 @@ def _var(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOADMASTER_VAR", str(tmp_path / "var"))
 
 
-def write(folder: Path, table: str, rows: list[dict[str, Any]], day: datetime = START) -> None:
-    frame = pd.DataFrame(rows).reindex(columns=TABLES[table].names)
-    quality = {"samples": 5, "completeness": 1.0, "filled": False, "repaired": 0, "active": True}
-    quality |= {"moved": False, "present_ratio": 1.0}
-    for name, value in {**quality, "requests": 0}.items():
-        if name in frame and frame[name].isna().all():
-            frame[name] = value
-    content = pa.Table.from_pandas(frame, schema=TABLES[table], preserve_index=False)
-    path = folder / table / f"date={day.date()}" / "part-0.parquet"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(content.replace_schema_metadata({VERSION_KEY: str(SCHEMA_VERSION).encode()}), path)
-
-
-def at(seconds: float) -> datetime:
-    return START + timedelta(seconds=seconds)
-
-
-def event(
-    entity: str, seconds: float, action: str, function: str | None = "f", kind: str = "pod", **size: float
-) -> dict[str, Any]:
-    start = at(seconds - seconds % 300)
-    return {"window_start": start, "cluster": "c", "entity": entity, "time": at(seconds), "kind": kind,
-            "action": action, "function": function, **size}  # fmt: skip
-
-
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, write: Callable[..., None], at: Callable[..., Any], event: Callable[..., Any]) -> Path:
     """Three pods: a answers 7 requests and is deleted, b lives on, c has its size from its metrics only."""
     out = tmp_path / "windows"
     size = {"cpu_cores": 1.0, "mem_gib": 2.0}
@@ -112,18 +82,3 @@ def sample_windows(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ingest(IngestConfig(sample=sample), Range(), work / "raw")
         clean(work / "raw", work / "windows", CleanConfig())
     return work / "windows"
-
-
-@pytest.fixture(name="write")
-def _write() -> Callable[..., None]:
-    return write
-
-
-@pytest.fixture(name="at")
-def _at() -> Callable[[float], datetime]:
-    return at
-
-
-@pytest.fixture(name="event")
-def _event() -> Callable[..., dict[str, Any]]:
-    return event

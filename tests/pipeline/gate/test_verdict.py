@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline import settings
-from pipeline.contracts.evaluation import Backtest, Promise
+from pipeline.contracts.evaluation import Backtest, Origin, Promise
 from pipeline.errors import GateError
 from pipeline.gate import html, markdown
 from pipeline.gate.config import Config, Margin, Promotion
@@ -422,3 +422,25 @@ def test_switching_off_a_rule_that_there_is_not_is_an_error(simulate, healthy, n
     config = msgspec.structs.replace(QUICK, switched_off={name: "it says nothing here"})
     with pytest.raises(GateError, match=r"gate.switched_off names .*sla_violation_rate"):
         judge(TERMS, simulate(BETTER), healthy, config)
+
+
+def test_a_simulator_that_does_not_give_what_was_recorded_decides_nothing(simulate, healthy):
+    off = Backtest("as_recorded", "start", "end", [Promise("response_ratio", 2.0, 1.5, 1 / 3)])
+    report = judge(TERMS, simulate(BETTER), healthy, QUICK, Circumstances(fidelity=off))
+    assert report.outcome == "inconclusive"
+    assert "does not give what was measured" in report.reason
+    assert "response_ratio" in report.reason
+    good = msgspec.structs.replace(off, figures=[Promise("response_ratio", 1.55, 1.5, 0.03)])
+    assert judge(TERMS, simulate(BETTER), healthy, QUICK, Circumstances(fidelity=good)).outcome == "pass"
+
+
+def test_too_much_assumed_where_it_decides_leaves_the_verdict_open_and_names_what_to_add(simulate, healthy):
+    guessed = Origin("calls", 10, 10, 80, "sla_violation_rate", "a request log")
+    report = judge(TERMS, simulate(BETTER), healthy, QUICK, Circumstances(origins=[guessed]))
+    assert report.outcome == "inconclusive"
+    assert "too much is assumed: calls: 80 % assumed" in report.reason
+    assert "add a request log" in report.reason
+    harmless = msgspec.structs.replace(guessed, decides="")
+    report = judge(TERMS, simulate(BETTER), healthy, QUICK, Circumstances(origins=[harmless]))
+    assert report.outcome == "pass"
+    assert "| calls | 10 % | 10 % | 80 % |" in markdown.render(report)

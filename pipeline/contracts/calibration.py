@@ -1,0 +1,53 @@
+"""What ``calibrate`` hands to ``train``, ``evaluate`` and the bundle: the simulator's numbers and their origin."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from wire.contracts.feature_spec import ProblemName
+
+CALIBRATION_FILE = "calibration.json"
+HowKnown = Literal["measured", "estimated", "assumed"]
+
+
+class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One number of the simulator."""
+
+    name: str
+    unit: str
+    value: float
+    low: float | None
+    """95 % interval; null: an assumption has none."""
+    high: float | None
+    samples: int
+    """Windows, pods or calls it rests on."""
+    origin: HowKnown
+    needs: str = ""
+    """What to add so that it is no assumption."""
+
+
+class FunctionValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What calibration knows of one function."""
+
+    standard_s: float
+    """Mean response of a call that shares its node with nobody."""
+    spread: float
+    """Standard deviation of the logarithm of calls alike."""
+    calls: int
+    origin: HowKnown
+
+
+class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``data/calibration/<problem>/calibration.json``."""
+
+    problem: ProblemName
+    fitted_start: str
+    """The train windows, and nothing after them."""
+    fitted_end: str
+    overrides: dict[str, float | list[float]]
+    """Keys of the scenario that take these values."""
+    values: list[Value]
+    functions: dict[str, FunctionValue]
+    schema: Literal[1] = 1

@@ -1,0 +1,113 @@
+"""Is the simulator true? The windows replayed in it, beside what was measured in them, figure by figure.
+
+Under ``as_recorded``, the placements of the cluster's own scheduler, every night and from the first one on; under our
+own live policy it is the back-test. The gate does not believe a simulator that is off by more than its tolerance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import brentq
+from scipy.special import erfc
+
+from pipeline import windows
+from pipeline.contracts.evaluation import Backtest, Promise
+from pipeline.datasets import Workload
+from pipeline.datasets.functions import cost_usd
+from pipeline.datasets.responses import late_and_slow, logged_calls
+from pipeline.errors import DataError
+from pipeline.replay import replay
+from sched_env.functions.state import HISTOGRAM_BINS, HISTOGRAM_WIDTH
+from sched_env.functions.tables import SLO_FACTOR, FunctionTrace
+from sched_env.rollout import Policy
+from wire.contracts.window import WINDOW_SECONDS
+
+P95 = 0.95
+
+
+def promise(metric: str, predicted: float, measured: float) -> Promise:
+    """Set a prediction beside a measurement."""
+    if not (np.isfinite(predicted) and np.isfinite(measured)):
+        raise DataError(f"{metric} is {predicted} predicted, {measured} measured", "finite numbers")
+    error = abs(predicted - measured) / abs(measured) if measured != 0.0 else 0.0 if predicted == 0.0 else None
+    return Promise(metric, predicted, measured, error)
+
+
+def check(data: Workload, folder: Path, policy: Policy, name: str) -> tuple[Backtest, pd.DataFrame]:
+    """Replay a split of ``functions`` under a policy; returns the figures, and both sides window by window."""
+    start = datetime.fromisoformat(data.start)
+    predicted = replay(data.scenario, data.trace, policy, WINDOW_SECONDS)
+    if predicted.empty:
+        return Backtest(
+            name, data.start, data.end, [], skipped="the windows hold less than two whole windows"
+        ), predicted
+    first = start + timedelta(seconds=int(predicted.index[0]) * WINDOW_SECONDS)
+    last = start + timedelta(seconds=(int(predicted.index[-1]) + 1) * WINDOW_SECONDS)
+    instances = data.trace[0]
+    standards = {
+        function: float(instances.response_s[rows][0])
+        for index, function in enumerate(instances.function_names)
+        if (rows := np.flatnonzero(instances.function == index)).size
+    }
+    measured = late_and_slow(folder, first, last, standards, SLO_FACTOR)
+    asked = windows.frame_of(folder, "nodes", first, last, ["cpu_requested_cores"])
+    clusters = sorted(set(windows.frame_of(folder, "pods", first, last, [])["cluster"]))
+    requested = asked[asked["cluster"].isin(clusters)].groupby("window_start")["cpu_requested_cores"].sum()
+    both = predicted.add_prefix("predicted_")
+    both["window_start"] = [start + timedelta(seconds=int(window) * WINDOW_SECONDS) for window in both.index]
+    both = both.set_index("window_start").join(measured.add_prefix("measured_"))
+    both = both.join(requested.rename("measured_requested_cores"))
+    figures = []
+    calls = both["measured_calls"].sum()
+    if calls > 0 and both["predicted_calls"].sum() > 0:
+        answered = both["predicted_calls"].sum()
+        if both["measured_late"].notna().any():
+            known = both[both["measured_late"].notna()]
+            late = known["measured_late"].sum() / known["measured_calls"].sum()
+            said = known["predicted_late"].sum() / known["predicted_calls"].sum()
+            figures.append(promise("sla_violation_rate", float(said), float(late)))
+        ratio = both["measured_ratio"].sum() / calls
+        figures.append(promise("response_ratio", float(both["predicted_ratio"].sum() / answered), float(ratio)))
+        p95 = _measured_p95(folder, first, last, standards)
+        if p95 is not None:
+            figures.append(promise("response_ratio_p95", _p95(predicted.attrs["histogram"], instances), p95))
+    cores = both.dropna(subset=["measured_requested_cores"])
+    if cores["measured_requested_cores"].sum() > 0:
+        figures.append(
+            promise(
+                "requested_cores",
+                float(cores["predicted_requested_cores"].mean()),
+                float(cores["measured_requested_cores"].mean()),
+            )
+        )
+    cooldown_s: float = data.scenario.cooldown_s  # type: ignore[attr-defined]
+    bill = cost_usd(folder, first, last, cooldown_s)
+    figures.append(promise("cost_usd", float(predicted["cost_usd"].sum()), bill))
+    return Backtest(name, first.isoformat(), last.isoformat(), figures), both
+
+
+def _measured_p95(folder: Path, start: datetime, end: datetime, standards: Mapping[str, float]) -> float | None:
+    """95th percentile of response over standard, where single calls are logged."""
+    calls = logged_calls(folder, start, end)
+    ratios = (calls["duration_s"] / calls["name"].map(dict(standards)).astype(float)).dropna()
+    return float(ratios.quantile(P95)) if len(ratios) else None
+
+
+def _p95(histogram: np.ndarray, instances: FunctionTrace) -> float:
+    """95th percentile of single calls, each bin of mean ratios spread as the calls are."""
+    means = 1.0 + (np.arange(HISTOGRAM_BINS) + 0.5) * HISTOGRAM_WIDTH
+    weights = histogram / histogram.sum()
+    spread = float(np.average(instances.spread, weights=np.maximum(instances.requests, 1)))
+    if spread <= 0.0:
+        return float(means[np.searchsorted(np.cumsum(weights), P95)])
+
+    def above(limit: float) -> float:
+        late = 0.5 * erfc((np.log(limit / means) + 0.5 * spread**2) / (spread * np.sqrt(2.0)))
+        return float(weights @ late) - (1.0 - P95)
+
+    return float(brentq(above, 1e-3, 1e3))
