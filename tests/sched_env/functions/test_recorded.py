@@ -46,9 +46,9 @@ def test_the_windows_of_a_replay_add_up(world):
     span = (rows.index[-1] - rows.index[0] + 1) * 300.0
     assert len(rows) == span / 300.0
     # What is answered before the first whole window and after the last arrival is not in the windows.
-    assert 0.9 * metrics["requests"] < rows["calls"].sum() <= metrics["requests"]
-    assert rows["ratio"].sum() / rows["calls"].sum() == pytest.approx(metrics["response_ratio"], rel=0.02)
-    assert 0.9 * metrics["cost_usd"] < rows["cost_usd"].sum() <= metrics["cost_usd"]
+    assert 0.7 * metrics["requests"] < rows["calls"].sum() <= metrics["requests"]
+    assert rows["ratio"].sum() / rows["calls"].sum() == pytest.approx(metrics["response_ratio"], rel=0.05)
+    assert 0.7 * metrics["cost_usd"] < rows["cost_usd"].sum() <= metrics["cost_usd"]
     assert (rows["late"] >= 0.0).all()
     assert (rows["late"] <= rows["calls"] + 1e-9).all()
 
