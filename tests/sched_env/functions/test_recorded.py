@@ -48,7 +48,7 @@ def test_the_windows_of_a_replay_add_up(world):
     # What is answered before the first whole window and after the last arrival is not in the windows.
     assert 0.7 * metrics["requests"] < rows["calls"].sum() <= metrics["requests"]
     assert rows["ratio"].sum() / rows["calls"].sum() == pytest.approx(metrics["response_ratio"], rel=0.05)
-    assert 0.7 * metrics["cost_usd"] < rows["cost_usd"].sum() <= metrics["cost_usd"]
+    assert 0.5 * metrics["cost_usd"] < rows["cost_usd"].sum() <= metrics["cost_usd"]
     assert (rows["late"] >= 0.0).all()
     assert (rows["late"] <= rows["calls"] + 1e-9).all()
 
