@@ -37,6 +37,10 @@ MODULES: dict[str, str] = {
 """Problem -> module that holds its :class:`Dataset` as ``DATASET``."""
 
 
+FITTED: dict[str, tuple[str, ...]] = {"functions": ("pipeline.calibrate.functions", "pipeline.fidelity")}
+"""Problem -> modules that fit and check its simulator; they stand on its dataset, which imports them by name."""
+
+
 def register(problem: str, module: str) -> None:
     """Add the dataset of somebody else's problem."""
     if MODULES.get(problem, module) != module:
@@ -54,7 +58,7 @@ def get(problem: str) -> Dataset:
 
 def code_of(problem: str) -> tuple[str, ...]:
     """Return the modules that hold everything of a problem: its value and its dataset."""
-    return problems.MODULES[problems.check(problem)], MODULES[problem]
+    return problems.MODULES[problems.check(problem)], MODULES[problem], *FITTED.get(problem, ())
 
 
 class WorkloadConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

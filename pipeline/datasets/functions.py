@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -291,16 +292,16 @@ def _covered_hours(lives: pd.DataFrame) -> float:
 
 def fit(folder: Path, span: windows.Span, scenario: Callable[[Mapping[str, Any] | None], Scenario]) -> Calibration:
     """Calibrate the simulator."""
-    from pipeline.calibrate.functions import calibrate
-
-    return calibrate(folder, span, scenario)
+    found: Calibration = importlib.import_module("pipeline.calibrate.functions").calibrate(folder, span, scenario)
+    return found
 
 
 def check(data: Any, folder: Path, policy: Any, name: str) -> tuple[Backtest, pd.DataFrame]:
     """Replay a workload under a policy, beside what was measured."""
-    from pipeline.fidelity import check
-
-    return check(data, folder, policy, name)
+    found: tuple[Backtest, pd.DataFrame] = importlib.import_module("pipeline.fidelity").check(
+        data, folder, policy, name
+    )
+    return found
 
 
 DATASET = Dataset(load, starts, times_s, scaled, measured, origins, calibrated, fit, check)
