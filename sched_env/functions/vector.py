@@ -197,14 +197,12 @@ class ServerlessVectorEnv(PlacementVectorEnv):
         fork._world = None
         return fork
 
-    def raw_fields(self, b: int) -> tuple[dict[str, NDArray[Any]], dict[str, float]]:
-
     def recorded(self) -> NDArray[np.int64]:
         """Return the node on which each environment's present instance was recorded; -1: nobody says."""
         homes: NDArray[np.int64] = self.cluster.homes[self.state.cursor[:, ROW], HOME].astype(np.int64)
         return homes
 
-    def raw(self, b: int) -> tuple[dict[str, NDArray[Any]], dict[str, float]]:
+    def raw_fields(self, b: int) -> tuple[dict[str, NDArray[Any]], dict[str, float]]:
         """Return the raw state and request fields of an environment's present decision, copied."""
         node, table = self.state.nodes[b], self.table
         row = int(self.state.cursor[b, ROW])
