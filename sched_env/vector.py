@@ -179,7 +179,7 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take the state of another environment, with views of its own."""
         self.__dict__.update(state)
-        self.problem = problems.get(self.scenario.problem)
+        self.problem = problems.get(self.scenario.problem).seen(self.scenario)
         self._kernel = None
         self._expose(self.width)
 
