@@ -186,7 +186,7 @@ def test_withdrawing_the_offered_job_offers_the_next(live):
     assert live.job_states() == ["cancelled", "waiting", "submitted later"]
     assert obs["mask"].tolist() == [1]
     assert obs["request"][4] == pytest.approx(50.0)  # the next one's time on the best card
-    assert (reward, terminated, truncated, info) == (0.0, False, False, {})
+    assert (reward, terminated, truncated, info) == (0.0, False, False, {"invalid": False})
 
 
 def test_when_nothing_else_is_there_time_goes_on_and_costs_what_it_costs(live):
