@@ -16,8 +16,8 @@ SLOW_S = 5.0
 LONG_MARKERS = ("airflow", "kube", "spark", "browser", "prometheus", "s3", "shared", "slow", "soak")
 """What takes long by nature: servers to start, days to clean, policies to train. The rest has ``timeout`` seconds."""
 
-LONG_FOLDERS = ("tests/sched_env", "tests/seeds", "tests/pipeline/policies")
-"""Where a test may be the first to need a kernel: numba compiles those of one problem in up to 70 s of CPU, once."""
+LONG_FOLDERS = ("tests/sched_env", "tests/seeds", "tests/docs", "tests/pipeline", "tests/placement", "tests/test_")
+"""Where a test may be the first to need a kernel: numba compiles those of one problem in up to 100 s of CPU, once."""
 
 LONG_TIMEOUT_S = 600
 

@@ -14,6 +14,7 @@ from sched_env import heuristics, problems
 from sched_env.observation import Observation
 from sched_env.pods.env import DeployEnv
 from wire import sample_bundle
+from wire.contracts.bundle import Verdict
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,9 @@ def test_when_no_node_can_take_it_memory_is_named(client: Any) -> None:
 def test_a_pushed_policy_sees_the_very_bits_it_saw_in_training(
     settings: Any, workshop: Any, kit: Any, decisions: Any
 ) -> None:
-    files = workshop.sign(sample_bundle.build(problems.spec("pods"), seed=3, hidden=8))
+    files = workshop.sign(
+        sample_bundle.build(problems.spec("pods"), seed=3, hidden=8, gate=Verdict("pass", "a sample"))
+    )
     with kit.running(settings) as client:
         answer = kit.push(client, files, counter=1, problem="pods")
         assert answer.status_code == 200, answer.text

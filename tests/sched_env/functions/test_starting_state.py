@@ -134,5 +134,5 @@ def test_denser_arrivals_than_recorded_find_room_elsewhere_or_are_left_out(tasks
 
 def test_a_bound_is_not_claimed_for_a_cluster_that_is_not_empty(world):
     env = world(node=[0, -1])
-    assert env.problem.bound.of_starts(env, [1]) == [None]
-    assert world().problem.bound.of_starts(world(), [1])[0] > 0.0
+    assert env.problem.simulation().bounds(env, [1]) == [None]
+    assert world().problem.simulation().bounds(world(), [1])[0] > 0.0
