@@ -29,7 +29,7 @@ def frame(found):
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(life, min_size=1, max_size=12), st.lists(count, max_size=12, unique_by=lambda c: c[:2]))
 def test_no_call_is_lost_and_none_is_made_up(tmp_path, write, at, found, counts):
     folder = tmp_path / "windows"
