@@ -37,6 +37,8 @@ class Dealt(NamedTuple):
 
 def deal(folder: Path, start: datetime, end: datetime, lives: pd.DataFrame) -> Dealt:
     """Give every life (``pipeline.datasets.lives``) its calls."""
+    # Where no life has a function, or none is left, pandas would take the column for objects and refuse to join it.
+    lives = lives.astype({"cluster": "str", "function": "str"})
     counts = windows.frame_of(folder, "functions", start, end, ["function", "requests"])
     counts = counts[counts["requests"] > 0]
     handled = windows.frame_of(folder, "pods", start, end, ["pod", "requests_handled"]).dropna()

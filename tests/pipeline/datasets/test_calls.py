@@ -29,6 +29,13 @@ def frame(found):
     )
 
 
+def test_counts_of_functions_that_no_pod_has_are_homeless(tmp_path, write, at):
+    folder = tmp_path / "windows"
+    write(folder, "functions", [{"window_start": at(300), "cluster": "c", "function": "f", "requests": 3}])
+    write(folder, "pods", [{"window_start": START, "cluster": "c", "pod": "nobody"}])
+    assert deal(folder, START, at(1800), frame([(None, 0.0, 1.0, 0)])).homeless == 3
+
+
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(life, min_size=1, max_size=12), st.lists(count, max_size=12, unique_by=lambda c: c[:2]))
 def test_no_call_is_lost_and_none_is_made_up(tmp_path, write, at, found, counts):
