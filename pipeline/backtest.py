@@ -15,7 +15,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from pipeline import champions, datasets, paths, settings, windows
 from pipeline.contracts.evaluation import BACKTEST_FILE, Backtest, Promise
@@ -54,11 +53,7 @@ def compare(
     for metric in METRICS:
         if metric not in predicted or metric not in measured:
             continue
-        said, seen = float(predicted[metric]), float(measured[metric])
-        if not (np.isfinite(said) and np.isfinite(seen)):
-            raise DataError(f"the back-test has {metric} {said} predicted, {seen} measured", "finite numbers")
-        error = abs(said - seen) / abs(seen) if seen != 0.0 else 0.0 if said == 0.0 else None
-        figures.append(Promise(metric, said, seen, error))
+        figures.append(Promise.of(metric, float(predicted[metric]), float(measured[metric])))
     return Backtest(live, start.isoformat(), end.isoformat(), figures)
 
 

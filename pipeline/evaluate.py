@@ -210,7 +210,8 @@ def run(options: argparse.Namespace) -> int:
     policies |= {name: ("heuristic", value.rule(name)) for name in config.heuristics or value.heuristics}
     data = workload(problem, "test")
     check = datasets.get(problem).check
-    if check is not None and told(data.trace):
+    fidelity = check(data, paths.WINDOWS, AsRecorded(), AS_RECORDED) if check and told(data.trace) else None
+    if fidelity is not None and not fidelity[0].skipped:  # else episodes cannot be played as they were recorded
         policies[AS_RECORDED] = ("heuristic", AsRecorded())
     judged = terms(data)
     table = episodes(data, policies, config)
@@ -221,8 +222,8 @@ def run(options: argparse.Namespace) -> int:
         backtest = back_test(problem, live, paths.WINDOWS, load("backtest", BacktestConfig))
         if backtest is not None:
             (folder / BACKTEST_FILE).write_bytes(msgspec.json.encode(backtest))
-        if check is not None and AS_RECORDED in policies:
-            figures, by_window = check(data, paths.WINDOWS, AsRecorded(), AS_RECORDED)
+        if fidelity is not None:
+            figures, by_window = fidelity
             (folder / FIDELITY_FILE).write_bytes(msgspec.json.encode(figures))
             by_window.to_parquet(folder / FIDELITY_WINDOWS_FILE)
         (folder / ORIGINS_FILE).write_bytes(msgspec.json.encode(Origins(origins(problem, data))))

@@ -20,7 +20,6 @@ from pipeline.contracts.evaluation import Backtest, Promise
 from pipeline.datasets import Workload
 from pipeline.datasets.functions import cost_usd
 from pipeline.datasets.responses import late_and_slow, logged_calls
-from pipeline.errors import DataError
 from pipeline.replay import replay
 from sched_env.functions.state import HISTOGRAM_BINS, HISTOGRAM_WIDTH
 from sched_env.functions.tables import SLO_FACTOR, FunctionTrace
@@ -32,10 +31,7 @@ P95 = 0.95
 
 def promise(metric: str, predicted: float, measured: float) -> Promise:
     """Set a prediction beside a measurement."""
-    if not (np.isfinite(predicted) and np.isfinite(measured)):
-        raise DataError(f"{metric} is {predicted} predicted, {measured} measured", "finite numbers")
-    error = abs(predicted - measured) / abs(measured) if measured != 0.0 else 0.0 if predicted == 0.0 else None
-    return Promise(metric, predicted, measured, error)
+    return Promise.of(metric, predicted, measured)
 
 
 def check(data: Workload, folder: Path, policy: Policy, name: str) -> tuple[Backtest, pd.DataFrame]:

@@ -119,12 +119,12 @@ def span(windows: Path) -> Span:
 def read(windows: Path, table: str, start: datetime, end: datetime, columns: list[str] | None = None) -> pa.Table:
     """Read the rows of one table whose window lies in ``[start, end)``, in the contract's order."""
     parts = []
+    names = None if columns is None else list(dict.fromkeys(["window_start", *columns]))
     for file in files_of(windows, table, start, end):
         if (pq.read_schema(file).metadata or {}).get(VERSION_KEY) != str(SCHEMA_VERSION).encode():
             raise ContractError(
                 f"{file}: not of window schema {SCHEMA_VERSION}", fix="run python -m pipeline.clean again"
             )
-        names = None if columns is None else list(dict.fromkeys(["window_start", *columns]))
         part = pq.ParquetFile(file).read(columns=names)
         keep = pc.and_(
             pc.greater_equal(part["window_start"], _scalar(start)), pc.less(part["window_start"], _scalar(end))
@@ -132,7 +132,7 @@ def read(windows: Path, table: str, start: datetime, end: datetime, columns: lis
         parts.append(part.filter(keep))
     if not parts:
         empty = TABLES[table].empty_table()
-        return empty if columns is None else empty.select(columns)
+        return empty if names is None else empty.select(names)
     return pa.concat_tables(parts)
 
 

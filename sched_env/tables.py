@@ -23,6 +23,18 @@ def no_floats() -> Floats:
     return np.empty(0)
 
 
+def listed(items: Ints, first: Ints, stop: Ints, lists: int) -> tuple[NDArray[np.int32], Ints]:
+    """Put each item into the lists from ``first`` up to ``stop``; return them one after another, and where each begins.
+
+    There is one entry more than lists: the end of the last.
+    """
+    count = np.maximum(stop - first, 0)
+    at = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
+    order = np.argsort(at, kind="stable")
+    sizes = np.bincount(at, minlength=lists)
+    return np.repeat(items, count)[order].astype(np.int32), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
 def column(table: str, name: str, values: Any, dtype: type, rows: int) -> NDArray[Any]:
     """Return a column as a contiguous array of its type; refuse another shape, or what is not of that type."""
     try:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import msgspec
 import pyarrow as pa
 
+from pipeline.errors import DataError
 from wire.contracts.feature_spec import ProblemName
 
 EPISODES = pa.schema(
@@ -85,6 +87,14 @@ class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     measured: float
     relative_error: float | None
     """``|predicted - measured| / |measured|``; null when nothing was measured to divide by and something predicted."""
+
+    @classmethod
+    def of(cls, metric: str, predicted: float, measured: float) -> Promise:
+        """Set a prediction beside a measurement."""
+        if not (math.isfinite(predicted) and math.isfinite(measured)):
+            raise DataError(f"{metric} is {predicted} predicted, {measured} measured", "finite numbers")
+        error = abs(predicted - measured) / abs(measured) if measured != 0.0 else 0.0 if predicted == 0.0 else None
+        return cls(metric, predicted, measured, error)
 
 
 class Backtest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

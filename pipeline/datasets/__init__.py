@@ -37,7 +37,10 @@ MODULES: dict[str, str] = {
 """Problem -> module that holds its :class:`Dataset` as ``DATASET``."""
 
 
-FITTED: dict[str, tuple[str, ...]] = {"functions": ("pipeline.calibrate.functions", "pipeline.fidelity")}
+FITTED: dict[str, tuple[str, ...]] = {
+    "functions": ("pipeline.calibrate.functions", "pipeline.fidelity"),
+    "vm": ("pipeline.calibrate.vm",),
+}
 """Problem -> modules that fit and check its simulator; they stand on its dataset, which imports them by name."""
 
 
@@ -141,6 +144,12 @@ def apply(trace: Any, problem: str, found: Calibration | None) -> Any:
     return trace if found is None or change is None else change(trace, found)
 
 
+def brought(trace: Any, problem: str) -> Mapping[str, Any]:
+    """Return the keys of the scenario that a trace brings."""
+    brings = get(problem).brings
+    return brings(trace) if brings else {}
+
+
 def workload(
     problem: ProblemName, split: Split, *, params: Path = paths.PARAMS, folder: Path = paths.WINDOWS
 ) -> Workload:
@@ -153,7 +162,7 @@ def workload(
     trace = get(problem).load(folder, chosen.start, chosen.end)
     return Workload(
         problem=problem,
-        scenario=config.load(found.overrides if found else None),
+        scenario=config.load({**(found.overrides if found else {}), **brought(trace, problem)}),
         trace=apply(trace, problem, found),
         start=chosen.start.isoformat(),
         end=chosen.end.isoformat(),

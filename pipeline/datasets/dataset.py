@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -40,3 +41,14 @@ class Dataset(NamedTuple):
     check: Callable[[Any, Path, Any, str], tuple[Backtest, Any]] | None = None
     """Workload, windows folder, policy and its name -> what the simulator says beside what was measured, and both
     window by window; None: windows do not tell."""
+    brings: Callable[[Any], Mapping[str, Any]] | None = None
+    """Keys of the scenario that a trace brings: the machines it was recorded on; None: they are in the trace."""
+
+
+def later(module: str, name: str) -> Callable[..., Any]:
+    """Return a function of a module that stands on the dataset itself, and is imported when it is called."""
+
+    def call(*given: Any) -> Any:
+        return getattr(importlib.import_module(module), name)(*given)
+
+    return call

@@ -1,4 +1,4 @@
-"""The lives of pods in a span: when each came and went, where it was, what it asks for; one row a life.
+"""The lives of pods, or of VMs, in a span: when each came and went, where it was, what it asks for; one row a life.
 
 Events tell to the moment. A pod that windows show and no event tells of was there from its first window to its last.
 A life that goes on beyond the span is cut there, and one that began before it begins with it: what an episode can
@@ -21,14 +21,15 @@ SIZES = {"cpu": ("cpu_request_cores", "cpu_used_mean_cores"), "mem": ("mem_reque
 WINDOW = timedelta(seconds=WINDOW_SECONDS)
 
 
-def lives(folder: Path, start: datetime, end: datetime) -> pd.DataFrame:
+def lives(folder: Path, start: datetime, end: datetime, kind: str = "pod") -> pd.DataFrame:
     """Return the lives that touch ``[start, end)``, in order of their beginning.
 
     Columns: ``cluster, entity, function, owner_kind, node`` (null: not known), ``begin_s, end_s`` from its start,
     ``before`` (began before the span), ``ended`` (went within it, not cut), ``cpu, mem`` with ``asked`` (by event or
     metrics; False: only what was used is known), ``net, disk`` (null: not measured).
     """
-    told, seen = _told(folder, start, end), _seen(folder, start, end)
+    told, seen = _told(folder, start, end, kind), _seen(folder, start, end)
+    seen = seen if kind == "pod" else seen.iloc[:0]  # of others there are events alone
     rows = told.merge(seen, on=KEY, how="outer", suffixes=("", "_seen"))
     for name in ("function", "owner_kind"):
         rows[name] = rows[name].fillna(rows[f"{name}_seen"])
@@ -68,12 +69,12 @@ def lives(folder: Path, start: datetime, end: datetime) -> pd.DataFrame:
     return rows[names].reset_index(drop=True)
 
 
-def _told(folder: Path, start: datetime, end: datetime) -> pd.DataFrame:
+def _told(folder: Path, start: datetime, end: datetime, kind: str) -> pd.DataFrame:
     """One row a life that events tell of: every creation with the deletion that follows it."""
     first = min(windows.span(folder).start, start)
     columns = ["entity", "time", "kind", "action", "node", "function", "owner_kind", "cpu_cores", "mem_gib"]
     events = windows.frame_of(folder, "events", first, end, columns)
-    events = events[events["kind"] == "pod"].sort_values(["time", *KEY], kind="stable")
+    events = events[events["kind"] == kind].sort_values(["time", *KEY], kind="stable")
     created, deleted = (events[events["action"] == action] for action in ("create", "delete"))
     created = created.assign(begin=created["time"])
     # Told twice at one moment is one life; a second creation before any deletion is the first one told again.

@@ -1,75 +1,205 @@
-"""``vm`` from windows: creations and deletions of VMs, in order of time."""
+"""``vm`` from windows: creations and deletions of VMs, in order of time, and the servers that they were recorded on."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline import windows
-from pipeline.datasets.dataset import Dataset, Rows
+from pipeline.contracts.evaluation import Origin
+from pipeline.datasets.dataset import Dataset, Rows, later
+from pipeline.datasets.lives import lives
+from pipeline.datasets.origins import Tally, read
 from pipeline.errors import DataError
 from sched_env.scenarios import Scenario
 from sched_env.vm.events import compile_events, creation_of
 from sched_env.vm.scenario import VmScenario
 from sched_env.vm.tables import VmTrace
 
-_COLUMNS = ["entity", "time", "kind", "action", "cpu_cores", "mem_gib"]
+ABOUT: dict[str, tuple[str, str]] = {
+    "size": ("placed", "cpu and memory with the creation of VMs (events), or requests of pods"),
+    "life": ("placed", "deletions of VMs (events)"),
+    "recorded server": ("", "the node in the events of VMs"),
+    "half of the server": ("", "the NUMA node of each VM, which no exporter tells: it is the emptier one"),
+    "starting state": ("placed", "events from before the first day, with nodes"),
+    "server size": ("placed", "capacities of the nodes that hold VMs (node-exporter)"),
+    "price": ("", "ingest.prices: a CSV of instance_type and usd_per_hour"),
+}
+"""Feature -> what it decides and what would measure it."""
 
 
-def load(folder: Path, start: datetime, end: datetime) -> VmTrace:
+@dataclasses.dataclass(frozen=True)
+class RecordedVms(VmTrace):
+    """A trace with the servers that it was recorded on."""
+
+    half_cpu: float = 0.0
+    """Cores of half a server; 0: windows do not say."""
+    half_mem: float = 0.0
+    usd_per_hour: float = np.nan
+
+
+def load(folder: Path, start: datetime, end: datetime) -> RecordedVms:
     """Load the creations and deletions of ``[start, end)``, deletions first within one moment.
 
-    Clusters are pooled, as one stream of requests: the servers are the scenario's.
+    VMs that were there before are the first rows of their cluster, at second 0. Where no source tells of VMs, pods are
+    what comes and goes. Clusters follow each other: an episode stays in one. Servers are the nodes of the commonest
+    size, and what ran on others is left out. A life that goes on beyond ``end`` has no deletion: nothing of a later
+    split is seen.
     """
-    files = windows.files_of(folder, "events", start, end)
-    arrays = windows.mapped(__name__, files, [start, end], lambda: _build(folder, start, end))
-    return VmTrace(**arrays)  # type: ignore[arg-type]
+    arrays = _arrays(folder, start, end)
+    numbers = {name: float(arrays[name]) for name in ("half_cpu", "half_mem", "usd_per_hour")}
+    columns = {name: values for name, values in arrays.items() if name in RecordedVms.__dataclass_fields__}
+    return RecordedVms(**columns | numbers)  # type: ignore[arg-type]
+
+
+def origins(folder: Path, start: datetime, end: datetime) -> list[Origin]:
+    """Say where the numbers of a span come from."""
+    arrays = _arrays(folder, start, end)
+    return read(arrays["origin_features"], arrays["origin_counts"], ABOUT)
+
+
+def _arrays(folder: Path, start: datetime, end: datetime) -> windows.Arrays:
+    files = [file for table in ("nodes", "pods") for file in windows.files_of(folder, table, start, end)]
+    files += windows.files_of(folder, "events", min(windows.span(folder).start, start), end)
+    return windows.mapped(__name__, files, [start, end], lambda: _build(folder, start, end))
+
+
+def recorded(folder: Path, start: datetime, end: datetime) -> pd.DataFrame:
+    """Return the lives that are placed: of VMs, or of pods where there is no VM at all."""
+    first = min(windows.span(folder).start, start)
+    kinds = windows.frame_of(folder, "events", first, end, ["kind"])["kind"]
+    rows = lives(folder, start, end, "vm" if (kinds == "vm").any() else "pod")
+    return rows[(rows["cpu"] > 0) & (rows["mem"] > 0)]
+
+
+def servers(folder: Path, start: datetime, end: datetime, clusters: list[str]) -> pd.DataFrame:
+    """Return the nodes of the commonest size: ``cluster, name, cpu, mem, price``, in order of cluster and name."""
+    names = ["cluster", "name", "cpu", "mem", "price"]
+    if (
+        not windows.frame_of(folder, "nodes", start, end, ["cpu_capacity_cores"])
+        .dropna()["cluster"]
+        .isin(clusters)
+        .any()
+    ):
+        return pd.DataFrame(columns=names)
+    several = len(clusters) > 1
+    table = windows.node_table(folder, start, end, clusters)
+    told = windows.frame_of(folder, "nodes", start, end, ["node", "price_usd_per_hour"])
+    told["name"] = windows.spelled(told, "node", several)
+    rows = pd.DataFrame(
+        {
+            "cluster": np.array(clusters)[table.domain],
+            "name": table.names,
+            "cpu": table.cpu,
+            "mem": table.mem,
+            "price": told.groupby("name")["price_usd_per_hour"].last().reindex(list(table.names)).to_numpy(np.float64),
+        }
+    )
+    sizes = rows.groupby(["cpu", "mem"])["name"].transform("size")
+    same = rows[sizes == sizes.max()]
+    first = same.iloc[0]
+    alike: pd.DataFrame = same[(same["cpu"] == first["cpu"]) & (same["mem"] == first["mem"])].reset_index(drop=True)
+    return alike
 
 
 def _build(folder: Path, start: datetime, end: datetime) -> windows.Arrays:
-    events = windows.read(folder, "events", start, end, ["cluster", *_COLUMNS]).to_pandas()
-    events = events[events["kind"] == "vm"]
-    key = ["cluster", "entity"]
-    created = events[events["action"] == "create"].groupby(key)[["cpu_cores", "mem_gib"]].first()
-    known = events[key].join(created, on=key)
-    # A deletion seldom says how large its VM was; one of a VM from before the span has no size and is left out.
-    events = events.assign(
-        cpu=events["cpu_cores"].where(events["cpu_cores"] > 0).fillna(known["cpu_cores"]),
-        mem=events["mem_gib"].where(events["mem_gib"] > 0).fillna(known["mem_gib"]),
-    )
-    events = events[(events["cpu"] > 0) & (events["mem"] > 0)]
-    if not (events["action"] == "create").any():
+    rows = recorded(folder, start, end)
+    clusters = sorted(set(rows.loc[~rows["before"], "cluster"]))
+    if not clusters:
         raise DataError(
             f"{folder} has no VM with a size created between {start} and {end}",
-            "events of kind vm with cpu and memory",
+            "events of kind vm (or pod) with cpu and memory",
             "check the range, and that the source lands VMs (docs/sources.md)",
         )
-    events = events.sort_values(["time", "action", *key], ascending=[True, False, True, True])
-    numbers, _ = pd.factorize(events["cluster"] + "/" + events["entity"])
+    rows = rows[rows["cluster"].isin(clusters)]
+    hosts = servers(folder, start, end, clusters)
+    number = hosts.groupby("cluster").cumcount().set_axis(hosts["name"])
+    names = windows.spelled(rows, "node", len(clusters) > 1)
+    rows = rows.assign(server=names.map(number).fillna(-1).astype(int))
+    # What ran on a machine of another size is no request to these.
+    rows = rows[rows["node"].isna() | (rows["server"] >= 0) | hosts.empty]
+    tally = _tally(rows, hosts)
+    rows = rows[~rows["before"] | (rows["server"] >= 0)].reset_index(drop=True)
+    created = rows.assign(time=rows["begin_s"], kind=0)
+    deleted = rows[rows["ended"]].assign(time=rows["end_s"], kind=1, server=-1)
+    events = pd.concat([created, deleted]).reset_index(names="life")
+    events = events.sort_values(["cluster", "time", "kind", "entity"], ascending=[True, True, False, True])
+    numbers, _ = pd.factorize(events["life"])
+    counts = hosts.groupby("cluster").size().reindex(clusters, fill_value=0).to_numpy(np.int64)
+    half = hosts[["cpu", "mem"]].iloc[0] / 2.0 if len(hosts) else pd.Series({"cpu": 0.0, "mem": 0.0})
     return {
         "vmid": numbers.astype(np.int64),
         "cpu": events["cpu"].to_numpy(np.float64),
         "mem": events["mem"].to_numpy(np.float64),
-        "time": (events["time"] - pd.Timestamp(start)).dt.total_seconds().to_numpy(np.float64),
-        "kind": (events["action"] == "delete").to_numpy(np.int8),
+        "time": events["time"].to_numpy(np.float64),
+        "kind": events["kind"].to_numpy(np.int8),
+        "node": events["server"].to_numpy(np.int64),
+        "stop": events.groupby("cluster").size().reindex(clusters).cumsum().to_numpy(np.int64),
+        "servers": counts,
+        "up": _up(folder, start, end, clusters, hosts, int(counts.max())),
+        "half_cpu": np.asarray(half["cpu"], np.float64),
+        "half_mem": np.asarray(half["mem"], np.float64),
+        "usd_per_hour": np.asarray(hosts["price"].mean() if len(hosts) else np.nan, np.float64),
+        **tally.arrays(),
     }
 
 
+def _up(
+    folder: Path, start: datetime, end: datetime, clusters: list[str], hosts: pd.DataFrame, most: int
+) -> NDArray[np.bool_]:
+    """Return [clusters, windows, servers]: which were up."""
+    if hosts.empty:
+        return np.ones((len(clusters), 1, most), np.bool_)
+    up = windows.up(folder, start, end, clusters, hosts["name"].tolist())
+    result = np.ones((len(clusters), len(up), most), np.bool_)
+    for index, cluster in enumerate(clusters):
+        mine = np.flatnonzero(hosts["cluster"] == cluster)
+        result[index, :, : mine.size] = up[:, mine]
+    return result
+
+
+def _tally(rows: pd.DataFrame, hosts: pd.DataFrame) -> Tally:
+    """Count where the numbers of the requests, of what was there before, and of the servers come from."""
+    tally, asked, there = Tally(), rows[~rows["before"]], rows[rows["before"]]
+    known = (rows["server"] >= 0).to_numpy()
+    tally.add("size", asked["asked"].to_numpy(), np.ones(len(asked), bool))
+    tally.add("life", asked["ended"].to_numpy(), np.ones(len(asked), bool))
+    tally.add("recorded server", (asked["server"] >= 0).to_numpy())
+    tally.add("half of the server", np.zeros(len(rows), bool), known)
+    tally.add("starting state", (there["server"] >= 0).to_numpy() if len(there) else np.array([len(hosts) > 0]))
+    tally.add("server size", np.ones(len(hosts), bool) if len(hosts) else np.zeros(1, bool))
+    tally.add("price", hosts["price"].notna().to_numpy() if len(hosts) else np.zeros(1, bool))
+    return tally
+
+
+def brings(trace: RecordedVms) -> Mapping[str, Any]:
+    """The servers of the record, in place of the scenario's; episodes may begin at any row of it."""
+    if trace.half_cpu <= 0.0:
+        return {}
+    keys = {"servers": int(trace.servers.max()), "half_cpu_cores": trace.half_cpu, "half_mem_gib": trace.half_mem}
+    price = {} if np.isnan(trace.usd_per_hour) else {"server_price_usd_per_hour": trace.usd_per_hour}
+    return {**keys, **price, "start_min": 0, "start_max": 0}
+
+
 def starts(trace: VmTrace, scenario: Scenario) -> Rows:
-    """Creations that an empty cluster can hold, with more from them on than an episode has decisions.
+    """Creations that the cluster, as it then is, can hold, with more from them on than an episode has decisions.
 
     Without a horizon an episode goes on to its first misfit, or to the end of the trace.
     """
     events = compile_events(trace, cast(VmScenario, scenario))
-    left = np.cumsum((trace.kind == 0)[::-1])[::-1]
+    requests = np.cumsum(trace.kind == 0)
+    last = requests[trace.stop.repeat(np.diff(trace.stop, prepend=0)) - 1]
     begins = events.next_start[:-1] == np.arange(len(trace))
-    return np.flatnonzero(begins & (left > scenario.horizon))
+    rows = np.flatnonzero(begins & (last - requests + 1 > scenario.horizon))
+    ordered: Rows = rows[np.argsort(trace.time[rows], kind="stable")]
+    return ordered
 
 
 def times_s(trace: VmTrace, rows: Rows) -> NDArray[np.float64]:
@@ -83,9 +213,21 @@ def scaled(trace: VmTrace, load: float) -> VmTrace:
     ends = np.flatnonzero(created_by >= 0)
     time = trace.time / load
     time[ends] = time[created_by[ends]] + trace.time[ends] - trace.time[created_by[ends]]
-    order = np.lexsort((-trace.kind, time))
-    columns = {field.name: getattr(trace, field.name) for field in dataclasses.fields(trace)} | {"time": time}
-    return VmTrace(**{name: values[order] for name, values in columns.items()})
+    cluster = np.repeat(np.arange(trace.stop.size), np.diff(trace.stop, prepend=0))
+    order = np.lexsort((-trace.kind, time, cluster))
+    columns = {name: getattr(trace, name) for name in ("vmid", "cpu", "mem", "kind", "node")} | {"time": time}
+    return dataclasses.replace(
+        trace, **{name: values[order] for name, values in columns.items()}, up_s=trace.up_s / load
+    )
 
 
-DATASET = Dataset(load, starts, times_s, scaled)
+DATASET = Dataset(
+    load,
+    starts,
+    times_s,
+    scaled,
+    origins=origins,
+    fit=later("pipeline.calibrate.vm", "fit"),
+    check=later("pipeline.calibrate.vm", "check"),
+    brings=brings,
+)

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.jit import inline
+from sched_env.heap import push
+from sched_env.jit import called, inline
 from sched_env.vector import Buffers
 from sched_env.vm import features
-from sched_env.vm.events import CPU, HALVES, MEM, TIME, Events
+from sched_env.vm.events import CHECKPOINT_ROWS, CPU, HALVES, MEM, SERVERS, STOP, TIME, Events
 from sched_env.vm.state import NOWHERE, Params, State
 
 candidate_features = inline(features.candidate_features)
@@ -139,7 +140,6 @@ def clear(S: State, P: Params, b: int) -> None:
     S.mem[b, :] = P.half_mem
     S.vms[b, :] = 0
     S.where[b, :] = NOWHERE
-    S.env[b].servers = P.servers
     S.env[b].used_cpu = 0.0
     S.env[b].used_mem = 0.0
     S.env[b].occupied = 0
@@ -153,10 +153,56 @@ def clear(S: State, P: Params, b: int) -> None:
 
 
 @inline
+def enter_departure(S: State, b: int, time_s: float, row: int, half: int) -> None:
+    """Remember when a VM leaves; its row and its half are one number."""
+    push(S.leaving[b], S.env[b].leaving, time_s, float(row * S.cpu.shape[1] + half))
+    S.env[b].leaving += 1
+
+
+@inline
+def _put_back(S: State, P: Params, E: Events, b: int, row: int, now: int, part: int, window: int) -> None:
+    """Place the VM of a row where it was recorded, if it is there when row ``now`` comes and its server is up."""
+    half = E.home[row]
+    if E.gone[row] > now and E.up[part, window, half >> 1]:
+        place(S, P, b, half, E.rows[row])
+        S.where[b, E.slot[row]] = half
+        if P.waits:
+            enter_departure(S, b, E.rows[row, TIME] + E.life_s[row], row, half)
+
+
+@called
+def enter(S: State, P: Params, E: Events, b: int, row: int) -> None:
+    """Bring an environment to a row: the servers of its cluster, with the VMs that were recorded there, if any were.
+
+    A server that is down when the row comes is down for the whole episode: it has no room.
+    """
+    clear(S, P, b)
+    part = 0
+    while E.parts[part, STOP] <= row:
+        part += 1
+    S.env[b].row = row
+    S.env[b].clock = E.rows[row, TIME]
+    S.env[b].stop = E.parts[part, STOP]
+    S.env[b].servers = E.parts[part, SERVERS]
+    if not P.recorded:
+        return
+    window = min(max(int(E.rows[row, TIME] * E.up_rate), 0), E.up.shape[1] - 1)
+    first = row // CHECKPOINT_ROWS
+    for entry in range(E.present_from[first], E.present_from[first + 1]):
+        _put_back(S, P, E, b, E.present[entry], row, part, window)
+    for earlier in range(first * CHECKPOINT_ROWS, row):
+        if E.home[earlier] >= 0:
+            _put_back(S, P, E, b, earlier, row, part, window)
+    for half in range(2 * S.env[b].servers):
+        if not E.up[part, window, half >> 1]:
+            S.cpu[b, half] = S.mem[b, half] = 0.0
+
+
+@inline
 def walk(S: State, P: Params, E: Events, out: Buffers, b: int, visible: bool) -> None:
     """Go to the next creation in log order, applying the deletions on the way when the scenario releases."""
     row = S.env[b].row + 1
-    count = E.slot.size
+    count = S.env[b].stop
     if P.releases:
         while row < count and E.slot[row] < 0:
             slot = ~E.slot[row]

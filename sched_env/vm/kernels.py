@@ -15,10 +15,10 @@ from sched_env.draws import below
 from sched_env.jit import inline, lean_kernel
 from sched_env.stepping import keep_final, rest
 from sched_env.vector import END_OF_TRACE, FULL, HORIZON, SHEET, Buffers
-from sched_env.vm.cluster import ask, clear, describe, settle, walk
+from sched_env.vm.cluster import ask, describe, enter, enter_departure, settle, walk
 from sched_env.vm.events import CPU, HALVES, TIME, Events
 from sched_env.vm.state import REWARD_ONE, REWARD_WAIT, Params, State
-from sched_env.vm.waiting import enter_departure, queue_size, wait_for_fit
+from sched_env.vm.waiting import queue_size, wait_for_fit
 
 METRICS = (*SHEET, "placed_cpu", "cpu_rate", "mem_rate", "servers", "end_row")
 
@@ -31,23 +31,21 @@ def begin(S: State, P: Params, E: Events, out: Buffers, b: int, start: Any, seed
     out.episode[b] += 1
     out.start[b] = start
     row = E.next_start[start]
-    clear(S, P, b)
-    S.env[b].row = row
-    S.env[b].clock = E.rows[row, TIME]
+    enter(S, P, E, b, row)
     out.time_s[b] = S.env[b].clock
     if P.waits:
         wanted = queue_size(S, P, E, out, row) + P.queue_extra
         end, size = row, 0
-        while size < wanted and end < E.slot.size:
+        while size < wanted and end < S.env[b].stop:
             size += 1
             end = E.next_create[end + 1]
         S.env[b].queue_size = size
-        S.env[b].queue_end = end
+        S.env[b].queue_end = min(end, S.env[b].stop)
         S.env[b].arrived = E.next_create[row + 1]
         S.env[b].waiting = 1
     out.candidates[b, :, :] = np.float32(0.0)
     out.mask[b, :] = False
-    for server in range(P.servers):
+    for server in range(S.env[b].servers):
         describe(S, P, out, b, server)
     ask(S, E, out, b)
 
@@ -107,13 +105,13 @@ def _step_one(S: State, P: Params, E: Events, out: Buffers, b: int, half: int) -
             if out.feasible[b] == 0:
                 ended = FULL
         else:
-            ended = END_OF_TRACE if S.env[b].queue_end >= E.slot.size else HORIZON
+            ended = END_OF_TRACE if S.env[b].queue_end >= S.env[b].stop else HORIZON
         S.env[b].waited += seconds
         if P.reward == REWARD_WAIT:
             reward = -seconds
     else:
         walk(S, P, E, out, b, True)
-        if S.env[b].row >= E.slot.size:
+        if S.env[b].row >= S.env[b].stop:
             ended = END_OF_TRACE
         else:
             out.time_s[b] = S.env[b].clock
@@ -129,9 +127,9 @@ def _step_one(S: State, P: Params, E: Events, out: Buffers, b: int, half: int) -
 
 
 @inline
-def _finish(S: State, P: Params, E: Events, out: Buffers, b: int, ended: int) -> None:
+def _finish(S: State, P: Params, out: Buffers, b: int, ended: int) -> None:
     """Keep the last observation and the metrics of an episode that is over."""
-    if S.env[b].row >= E.slot.size or (P.waits and S.env[b].row >= S.env[b].queue_end):  # nothing more was asked for
+    if S.env[b].row >= S.env[b].stop or (P.waits and S.env[b].row >= S.env[b].queue_end):  # nothing more was asked for
         out.request[b, :] = np.float32(0.0)
         out.mask[b, :] = False
     keep_final(out, b)
@@ -173,7 +171,7 @@ def step(
         ended = _step_one(S, P, E, out, b, actions[b])
         if ended >= 0:
             finished += 1
-            _finish(S, P, E, out, b, ended)
+            _finish(S, P, out, b, ended)
             if park:
                 rest(out, b)
             elif restart:

@@ -33,11 +33,14 @@ class Params(NamedTuple):
     price_usd_per_s: float
     start_min: int
     start_max: int
+    recorded: bool
+    """Whether episodes begin with the VMs that were there, on the servers of the record."""
 
 
 ENV = np.dtype(
     [
         ("row", np.int64),  # trace row of the present request
+        ("stop", np.int64),  # row after the last of the episode's cluster
         ("servers", np.int64),
         ("occupied", np.int64),  # servers that hold a VM
         ("busy_s", np.float64),  # server-seconds of servers that hold a VM, up to clock

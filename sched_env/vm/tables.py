@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sched_env.tables import Floats, Ints, column, demand, finite_at_least
+from wire.errors import TraceError
+
+
+def _none() -> Ints:
+    return np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -23,6 +28,16 @@ class VmTrace:
     """Seconds."""
     kind: NDArray[np.int8]
     """0 = create, 1 = delete."""
+    node: Ints = field(default_factory=_none)
+    """Server of its cluster on which a creation was recorded; -1, or left out: nobody says."""
+    stop: Ints = field(default_factory=_none)
+    """[D]: row after the last of each cluster, whose rows lie together: an episode stays in one; left out: one."""
+    servers: Ints = field(default_factory=_none)
+    """[D]: servers that each cluster was recorded with."""
+    up: NDArray[np.bool_] = field(default_factory=lambda: np.ones((1, 1, 0), np.bool_))
+    """[D, windows, servers]: which of them were up."""
+    up_s: float = 300.0
+    """Seconds of such a window."""
 
     def __post_init__(self) -> None:
         """Coerce the columns and refuse sizes that are not positive and kinds that are neither 0 nor 1."""
@@ -30,9 +45,27 @@ class VmTrace:
         for name, dtype in {"vmid": np.int64, "cpu": np.float64, "mem": np.float64, "time": np.float64}.items():
             object.__setattr__(self, name, column("VmTrace", name, getattr(self, name), dtype, rows))
         object.__setattr__(self, "kind", column("VmTrace", "kind", self.kind, np.int8, rows))
+        node = self.node if np.size(self.node) else np.full(rows, -1)
+        object.__setattr__(self, "node", column("VmTrace", "node", node, np.int64, rows))
+        for name, default in (("stop", rows), ("servers", 0)):
+            given = np.atleast_1d(getattr(self, name)) if np.size(getattr(self, name)) else np.array([default])
+            object.__setattr__(self, name, np.ascontiguousarray(given, np.int64))
+        if self.stop.size != self.servers.size or self.stop[-1] != rows or (np.diff(self.stop) <= 0).any():
+            raise TraceError(
+                f"VmTrace.stop is {self.stop.tolist()} with servers {self.servers.tolist()}",
+                f"rising rows that end with {rows}, and as many numbers of servers",
+            )
+        if (self.node >= self.servers.repeat(np.diff(self.stop, prepend=0))).any():
+            raise TraceError("VmTrace.node has a server that its cluster has not", "numbers below VmTrace.servers")
         demand("VmTrace", "kind", self.kind, lambda v: (v == 0) | (v == 1), "0 (create) or 1 (delete)")
         for name in ("cpu", "mem"):
             demand("VmTrace", name, getattr(self, name), finite_at_least(0, strictly=True), "a positive number")
 
     def __len__(self) -> int:
         return int(self.vmid.size)
+
+    @property
+    def there_before(self) -> NDArray[np.bool_]:
+        """Which creations are no requests: their VMs were there when the record begins."""
+        found: NDArray[np.bool_] = (self.kind == 0) & (self.node >= 0) & (self.time <= 0.0)
+        return found

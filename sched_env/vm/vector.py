@@ -15,7 +15,7 @@ from sched_env.jit import entry
 from sched_env.stepping import PARK, RESTART
 from sched_env.vector import PlacementVectorEnv
 from sched_env.vm import kernels
-from sched_env.vm.events import CPU, HALVES, MEM, TIME, Events, compile_events
+from sched_env.vm.events import CPU, HALVES, MEM, TIME, Events, compile_events, starts_as_recorded
 from sched_env.vm.scenario import VmScenario
 from sched_env.vm.state import ENV, REWARD_CPU, REWARD_ONE, REWARD_WAIT, Params, State
 from sched_env.vm.tables import VmTrace
@@ -38,7 +38,7 @@ class VmVectorEnv(PlacementVectorEnv):
     ) -> None:
         super().__init__(scenario, num_envs, 2 * scenario.most_servers, seed=seed, copy=copy)
         self.trace, self.events = trace, compile_events(trace, scenario)
-        self.params = _params(scenario, self.events)
+        self.params = _params(scenario, self.events, starts_as_recorded(trace, scenario))
         self.state = _state(scenario, self.events, num_envs)
         self._grows = scenario.growing_servers > 0
 
@@ -92,6 +92,12 @@ class VmVectorEnv(PlacementVectorEnv):
             "mem": float(need[MEM] * need[HALVES]),
             "double": float(need[HALVES] - 1.0),
         }
+
+    def recorded(self) -> NDArray[np.int64]:
+        """Return the half on which each environment's present request was recorded; -1: nobody says."""
+        rows = np.minimum(self.state.env.row[: self.num_envs], self.events.home.size - 1)
+        homes: NDArray[np.int64] = self.events.home[rows].astype(np.int64)
+        return homes
 
     def record(self) -> Record:
         """Return all requests; lives are those of the same flavour. Only where requests wait is a life its own."""
@@ -156,7 +162,7 @@ def make(
     return VmVectorEnv(scenario, load_trace(trace, scenario), num_envs, seed=seed, copy=copy)
 
 
-def _params(scenario: VmScenario, events: Events) -> Params:
+def _params(scenario: VmScenario, events: Events, recorded: bool) -> Params:
     rows = events.next_start.size - 1
     startable = int(np.flatnonzero(events.next_start[:-1] < rows)[-1]) + 1
     stop = min(scenario.start_max or startable, startable)
@@ -176,6 +182,7 @@ def _params(scenario: VmScenario, events: Events) -> Params:
         price_usd_per_s=(1.0 if scenario.price_assumed else scenario.server_price_usd_per_hour or 0.0) / 3600.0,
         start_min=scenario.start_min if scenario.start_min < stop else 0,  # a trace shorter than the first start
         start_max=stop,
+        recorded=recorded,
     )
 
 

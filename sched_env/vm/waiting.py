@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.heap import ITEM, drop_first, push
+from sched_env.heap import ITEM, drop_first
 from sched_env.heap import TIME as LEAVES
 from sched_env.jit import inline
 from sched_env.vector import Buffers
-from sched_env.vm.cluster import advance, ask, clear, describe, release, settle, walk
+from sched_env.vm.cluster import advance, ask, describe, enter, release, settle, walk
 from sched_env.vm.events import CPU, HALVES, MEM, TIME, Events
 from sched_env.vm.state import NOWHERE, Params, State
 
@@ -31,11 +31,9 @@ def queue_size(S: State, P: Params, E: Events, out: Buffers, start: int) -> Any:
     """Return how many requests first_fit places from a row before its first misfit; measured once a row."""
     if S.queue_of[start] == 0:
         b = S.env.size - 1
-        clear(S, P, b)
-        S.env[b].row = start
-        S.env[b].clock = E.rows[start, TIME]
+        enter(S, P, E, b, start)
         placed = 0
-        while S.env[b].row < E.slot.size:
+        while S.env[b].row < S.env[b].stop:
             half = _first_fit(S, b, E.rows[S.env[b].row])
             if half < 0:
                 break
@@ -45,13 +43,6 @@ def queue_size(S: State, P: Params, E: Events, out: Buffers, start: int) -> Any:
             walk(S, P, E, out, b, False)
         S.queue_of[start] = placed
     return S.queue_of[start]
-
-
-@inline
-def enter_departure(S: State, b: int, time_s: float, row: int, half: int) -> None:
-    """Remember when a VM leaves; its row and its half are one number."""
-    push(S.leaving[b], S.env[b].leaving, time_s, float(row * S.cpu.shape[1] + half))
-    S.env[b].leaving += 1
 
 
 @inline

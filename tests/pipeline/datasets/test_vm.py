@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeline import windows
 from pipeline.datasets.vm import DATASET
 from pipeline.errors import DataError
 from pipeline.windows import span
@@ -63,3 +64,59 @@ def test_windows_without_a_vm_say_what_is_missing(folder: Path, at: Any, write: 
     write(folder, "events", [event("vm-9", 400.0, "delete", None, "vm", cpu_cores=1.0, mem_gib=1.0)])
     with pytest.raises(DataError, match="no VM with a size created"):
         DATASET.load(folder, at(300), at(600))
+
+
+SIZE = {"cpu_cores": 4.0, "mem_gib": 8.0}
+
+
+@pytest.fixture
+def two_hosts(tmp_path: Path, at: Any, write: Any, event: Any) -> Path:
+    """Two hosts alike and a larger one: vm-1 is there before the second window, vm-4 is refused."""
+    out = tmp_path / "hosts"
+    rows = [
+        ("vm-1", 10.0, "h2"),
+        ("vm-2", 320.0, "h1"),
+        ("vm-3", 330.0, "h2"),
+        ("vm-4", 340.0, None),
+        ("vm-5", 350.0, "big"),
+    ]
+    events = [event(name, when, "create", None, "vm", **SIZE) | {"node": node} for name, when, node in rows]
+    write(out, "events", [*events, event("vm-1", 400.0, "delete", None, "vm")])
+    node = {"cluster": "c", "cpu_capacity_cores": 16.0, "mem_capacity_gib": 64.0, "price_usd_per_hour": 2.0}
+    sizes = {"h1": node, "h2": node, "big": node | {"cpu_capacity_cores": 64.0}}
+    down = {"h1": [True, False], "h2": [True, True], "big": [True, True]}
+    nodes = [
+        {"window_start": at(300 * n), "node": name, **size, "active": down[name][n]}
+        for name, size in sizes.items()
+        for n in (0, 1)
+    ]
+    write(out, "nodes", nodes)
+    return out
+
+
+def test_a_span_brings_its_servers_and_begins_with_the_vms_that_were_there(two_hosts: Path, at: Any) -> None:
+    trace = DATASET.load(two_hosts, at(300), at(600))
+    assert trace.time.tolist() == [0.0, 20.0, 30.0, 40.0, 100.0]
+    assert trace.node.tolist() == [1, 0, 1, -1, -1], "vm-5, of a machine of another size, is left out"
+    assert trace.there_before.tolist() == [True, False, False, False, False]
+    assert trace.servers.tolist() == [2]
+    assert trace.up.tolist() == [[[False, True]]]
+    assert DATASET.brings is not None
+    assert DATASET.brings(trace) == {
+        "servers": 2, "half_cpu_cores": 8.0, "half_mem_gib": 32.0, "server_price_usd_per_hour": 2.0,
+        "start_min": 0, "start_max": 0,
+    }  # fmt: skip
+    assert DATASET.origins is not None
+    counts = {o.feature: (o.measured, o.estimated, o.assumed) for o in DATASET.origins(two_hosts, at(300), at(600))}
+    assert counts["recorded server"] == (2, 0, 1)
+    assert counts["life"] == (0, 3, 0), "they live on"
+    assert counts["starting state"] == (1, 0, 0)
+    assert counts["price"] == (2, 0, 0)
+
+
+def test_where_nobody_tells_of_vms_pods_come_and_go(folder: Path, at: Any, write: Any) -> None:
+    events = windows.read(folder, "events", at(0), at(3600)).to_pylist()
+    write(folder, "events", [row for row in events if row["kind"] == "pod"])
+    trace = DATASET.load(folder, at(0), at(3600))
+    assert trace.kind.tolist() == [0, 0, 0, 1]
+    assert trace.cpu.tolist() == [1.0, 1.0, 0.5, 1.0]
