@@ -7,7 +7,6 @@ an old bundle, or an old record, proves nothing about today.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from placement.errors import PushRefusedError
@@ -24,18 +23,6 @@ MAX_FILE_BYTES = {RECORD_FILE: 4 * bundle.MIB, RECORD_SIGNATURE_FILE: 4096}
 """A record carries the gate's report, some 20 kB."""
 
 
-def trusted_keys(settings: Settings) -> dict[str, Path]:
-    """Return the keys that are trusted on purpose: id -> file. One that merely lies in the folder is not."""
-    folder = settings.trusted_keys_dir
-    if signatures.listed(folder) is None:
-        raise BundleError(
-            f"{folder / signatures.LISTED} is missing, so that no key is trusted",
-            "the list of the keys that are there on purpose",
-            "python -m pipeline.registry.keys list writes it where the keys are made",
-        )
-    return signatures.trusted(folder)
-
-
 class Proof(NamedTuple):
     """A record and its signature, as they came."""
 
@@ -45,7 +32,7 @@ class Proof(NamedTuple):
     def check(self, problem: ProblemName, settings: Settings) -> PromotionRecord:
         """Read the record, if a trusted key signed it and it approves something for this problem."""
         try:
-            keys = trusted_keys(settings)
+            keys = signatures.trusted(settings.trusted_keys_dir)
             key = records.verify(self.record, self.signature, keys, source=RECORD_FILE)
             signatures.refuse_revoked(key, settings.revoked_keys_file, source=RECORD_FILE)
             record = decode(self.record, PromotionRecord, source=RECORD_FILE)

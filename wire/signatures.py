@@ -107,15 +107,26 @@ def signer(directory: Path, keys: dict[str, Path]) -> str:
     return key
 
 
-def trusted(folder: Path) -> dict[str, Path]:
-    """List the public keys of a folder: id -> file. A file that is not a P-256 public key is an error.
+def public_keys(folder: Path) -> dict[str, Path]:
+    """List the public keys that lie in a folder, trusted or not: id -> file. Any other ``*.pub`` is an error."""
+    return {key_id(path): path for path in sorted(folder.glob("*.pub"))}
 
-    Where the folder has a list, a key that is not on it counts for nothing, whoever dropped it there; a folder made
-    before there were lists, or by a deployment that mounts each key by name, has none.
+
+def trusted(folder: Path) -> dict[str, Path]:
+    """List the public keys of a folder that are there on purpose: id -> file.
+
+    A key that is not on the folder's list counts for nothing, whoever dropped it there; keys without a list are an
+    error, or deleting the list would make all of them trusted.
     """
-    keys = {key_id(path): path for path in sorted(folder.glob("*.pub"))}
+    keys = public_keys(folder)
     on_purpose = listed(folder)
-    return keys if on_purpose is None else {key: path for key, path in keys.items() if key in on_purpose}
+    if keys and on_purpose is None:
+        raise BundleError(
+            f"{folder / LISTED} is missing, so that none of the {len(keys)} keys beside it is trusted",
+            "the list of the keys that are there on purpose",
+            "restore the file, or where the keys are made: python -m pipeline.registry.keys trust KEY [KEY ...]",
+        )
+    return {key: path for key, path in keys.items() if key in (on_purpose or ())}
 
 
 def listed(folder: Path) -> set[str] | None:

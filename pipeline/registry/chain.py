@@ -21,7 +21,7 @@ from msgspec import UNSET
 from pipeline.errors import RegistryError
 from pipeline.registry import anchor_file, places, records, signing, tags
 from pipeline.registry.git import Repository, stale_lock
-from pipeline.registry.records import FLIPS, Finding
+from pipeline.registry.records import Finding
 from wire import signatures
 from wire.contracts import decode, encode
 from wire.contracts.record import PromotionRecord, record_sha256
@@ -94,14 +94,13 @@ class Chain:
 
     def live(self, problem: str) -> PromotionRecord | None:
         """The record that says what is live."""
-        flips = [record for record in self.of(problem) if record.state in FLIPS]
-        return flips[-1] if flips else None
+        return records.live(self.of(problem))
 
     def live_since(self, problem: str) -> str | None:
         """When the live policy began to answer, by the service's word; signing it anew changes nothing of that."""
         since = None
-        for record in reversed([one for one in self.of(problem) if one.state in FLIPS]):
-            if record.digest != self.live_digest(problem):
+        for record in reversed(records.changes(self.of(problem))):
+            if record.state == records.OFF or record.digest != self.live_digest(problem):
                 break
             since = record.loaded_at or record.decided_at
         return since

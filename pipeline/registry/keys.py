@@ -1,6 +1,7 @@
 """The command line of the signing keys; every change travels with the records, so that a restore can check it.
 
 python -m pipeline.registry.keys list
+python -m pipeline.registry.keys trust KEY [KEY ...]
 python -m pipeline.registry.keys rotate
 python -m pipeline.registry.keys retire KEY
 python -m pipeline.registry.keys revoke KEY --reason TEXT
@@ -22,6 +23,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command line."""
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="every key and what it is good for")
+    one = commands.add_parser("trust", help="name the keys that are trusted, when their list was lost")
+    one.add_argument("key", nargs="+", help="id of a key in the folder, or its beginning; compare it with a copy")
     commands.add_parser("rotate", help="sign with a new key; the one before stays valid")
     one = commands.add_parser("retire", help="stop accepting an old key for new pushes")
     one.add_argument("key")
@@ -32,7 +35,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Change the keys, publish the change, and list what there is."""
-    if options.command == "rotate":
+    if options.command == "trust":
+        signing.trust(options.key)
+    elif options.command == "rotate":
         signing.rotate()
     elif options.command == "retire":
         signing.retire(options.key, last_record=Chain.open().head())

@@ -1,8 +1,8 @@
-"""How a promotion ends: ``live`` once the service says so, ``failed`` if it does not; ``rolled_back`` after a flip.
+"""How a promotion ends: ``live`` once the service says so, ``failed`` if it does not.
 
-The service is always asked first and the record written second, so that a record never says what was not so. A process
-killed in between leaves a flip without a record: ``confirm`` and ``verify`` tell, ``reconcile`` or the same rollback
-again writes it.
+``rolled_back`` and ``switched_off`` follow a flip of the service. The service is always asked first and the record
+written second, so that a record never says what was not so. A process killed in between leaves a flip without a
+record: ``confirm`` and ``verify`` tell, ``reconcile`` or the same rollback again writes it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from pipeline.errors import PushError, RegistryError
 from pipeline.registry import bundles, terminal
 from pipeline.registry.chain import Chain, append
-from pipeline.registry.records import FLIPS
-from pipeline.registry.service import Refused, live_policy, push_bundle
+from pipeline.registry.records import FLIPS, OFF, changes
+from pipeline.registry.service import Refused, live_policy, policy_state, push_bundle
 from pipeline.registry.service import roll_back as flip_back
 from wire.contracts.policies import LivePolicy
 from wire.contracts.record import PromotionRecord, State
@@ -57,11 +57,13 @@ def confirm(problem: str, url: str) -> PromotionRecord:
 
 
 def reconcile(problem: str, url: str) -> PromotionRecord | None:
-    """Record a flip that was made in the service (its own fallback, or a rollback); None when there was none."""
-    answer = live_policy(url, problem)
+    """Record a flip that was made in the service (a rollback, or switched off); None when there was none."""
+    answer = policy_state(url, problem)
     live = _settled(Chain.open(), problem)
-    if (answer is None and live is None) or (live is not None and _is(answer, live)):
+    if live is None if answer is None or answer.digest is None else live is not None and _is(answer, live):
         return None
+    if answer is not None and answer.digest is None and answer.degraded is None:
+        return _record_off(problem, url, answer)
     return _record_flip(problem, url, answer, approver=None, reason=f"{url} flipped to it")
 
 
@@ -82,9 +84,18 @@ def roll_back(problem: str, url: str, *, approver: str, reason: str, to: str | N
     terminal.refuse_nobody(approver)
     answer, chain = live_policy(url, problem), Chain.open()
     live = _settled(chain, problem)
-    if live is None or answer is None:
-        raise RegistryError(f"{problem}: no policy is live", fix="there is nothing to roll back")
     reason = reason or "no comment given"
+    off = changes(chain.of(problem))[-1:]
+    if live is None and off and answer is None:
+        before = chain.approved(problem, _once_live(chain, problem, to) if to is not None else off[0].digest)
+        assert before is not None  # noqa: S101  (the chain takes no flip to what was never approved)
+        return _push_again(problem, url, before, approver=approver, reason=reason)
+    if live is None or answer is None:
+        raise RegistryError(
+            f"{problem}: no policy is live",
+            "one to go back from",
+            "python -m pipeline.verify_live --reconcile first, if the service was switched off",
+        )
     if not _is(answer, live):
         # Either an earlier attempt flipped and did not live to record it, or somebody else did: no second flip.
         if to is not None and not _begins(answer.digest, to):
@@ -106,9 +117,8 @@ def roll_back(problem: str, url: str, *, approver: str, reason: str, to: str | N
             "python -m pipeline.registry list shows what was live; --to names it",
         )
     # The service would refuse what a withdrawn key signed, unless it has not heard of that yet.
-    retired = bundles.signed_by_retired(chain, before)
-    if retired or target != answer.previous_digest:
-        return _push_again(problem, url, before, approver=approver, reason=reason, sign_anew=retired)
+    if bundles.signed_by_retired(chain, before) or target != answer.previous_digest:
+        return _push_again(problem, url, before, approver=approver, reason=reason)
     flip_back(url, problem, live_digest=live.digest, counter=chain.counter(problem) + 1)
     after = live_policy(url, problem)
     if after is None or after.digest != target:
@@ -128,14 +138,13 @@ def _once_live(chain: Chain, problem: str, to: str) -> str:
     return found.pop()
 
 
-def _push_again(
-    problem: str, url: str, before: PromotionRecord, *, approver: str, reason: str, sign_anew: bool
-) -> PromotionRecord:
+def _push_again(problem: str, url: str, before: PromotionRecord, *, approver: str, reason: str) -> PromotionRecord:
     """Sign the decision to go back to an older policy, hand it to the service with that, and ask what it runs."""
     given = terminal.typed(approver, digest=before.digest, report_sha256=None)
     sha256, files = before.bundle_sha256, {}
-    if sign_anew:
-        directory = bundles.sign_anew(bundles.approved(Chain.open(), before, history=True))
+    chain = Chain.open()
+    if bundles.signed_by_retired(chain, before):
+        directory = bundles.sign_anew(bundles.approved(chain, before, history=True))
         sha256, files = bundles.files_sha256(directory), {bundles.pointer_of(before.digest): bundles.store(directory)}
 
     def decide(chain: Chain) -> PromotionRecord:
@@ -211,6 +220,31 @@ def _record_flip(
             reason=reason,
             loaded_at=answer.loaded_at,
             answer=given,
+        )
+
+    return append(decide)
+
+
+def _record_off(problem: str, url: str, answer: LivePolicy) -> PromotionRecord:
+    """Write that a problem was left to its heuristic: whose wish that was, the service's audit log says."""
+
+    def decide(chain: Chain) -> PromotionRecord:
+        live = _settled(chain, problem)
+        if live is None or answer.counter <= chain.counter(problem):
+            raise RegistryError(
+                f"{problem}: {url} is off at counter {answer.counter}, the records are at {chain.counter(problem)}",
+                "a counter that rises with every flip",
+            )
+        return chain.follow_up(
+            live,
+            state=OFF,
+            counter=answer.counter,
+            previous_digest=live.digest,
+            kind="rollback",
+            approver=None,
+            reason=f"{url} was switched off; {answer.fallback} answers",
+            loaded_at=answer.loaded_at,
+            answer=None,
         )
 
     return append(decide)

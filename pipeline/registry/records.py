@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +28,9 @@ _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 FLIPS = ("live", "rolled_back")
 """States after which another policy answers."""
+
+OFF = "switched_off"
+"""The state after which none does."""
 
 LONGEST_PERSON = 200
 """Characters of a person's name."""
@@ -200,6 +203,17 @@ def spent(run_id: str, mine: list[PromotionRecord]) -> PromotionRecord | None:
     )
 
 
+def changes(mine: Iterable[PromotionRecord]) -> list[PromotionRecord]:
+    """Return those of one problem's records that changed what answers."""
+    return [record for record in mine if record.state in (*FLIPS, OFF)]
+
+
+def live(mine: Iterable[PromotionRecord]) -> PromotionRecord | None:
+    """Return the record of one problem's that says what is live; None before the first, and while it is off."""
+    changed = changes(mine)
+    return changed[-1] if changed and changed[-1].state != OFF else None
+
+
 def answered_before(answer_id: str, before: list[PromotionRecord]) -> PromotionRecord | None:
     """The record that an answer was used for: it counts once."""
     return next((other for other in before if other.answer and other.answer.id == answer_id), None)
@@ -246,7 +260,8 @@ def _impossible(record: PromotionRecord, before: list[PromotionRecord]) -> Itera
         yield f"decided at {record.decided_at}, before record {before[-1].sequence} ({before[-1].decided_at})"
     mine = [other for other in before if other.problem == record.problem]
     flips = [other for other in mine if other.state in FLIPS]
-    live = flips[-1].digest if flips else None
+    before_it = live(mine)
+    live_digest = before_it.digest if before_it else None
     counter = max((other.counter for other in mine), default=0)
     approved = [other for other in mine if other.state == "approved"]
     if record.approver is not None and not is_a_name(record.approver):
@@ -264,11 +279,11 @@ def _impossible(record: PromotionRecord, before: list[PromotionRecord]) -> Itera
             yield f"approved although the gate said {record.gate.get('outcome')!r}"
         if record.bundle_sha256 is None:
             yield "approved without a signed bundle"
-    if record.state in ("approved", "rolled_back"):
+    if record.state in ("approved", "rolled_back", OFF):
         if record.counter <= counter:
             yield f"counter {record.counter} does not rise above {counter}"
-        if record.previous_digest != live:
-            yield f"names {record.previous_digest} as live before it, the records say {live}"
+        if record.previous_digest != live_digest:
+            yield f"names {record.previous_digest} as live before it, the records say {live_digest}"
     if record.state in ("live", "failed"):
         match = [other for other in approved if other.counter == record.counter]
         if not match:
@@ -277,5 +292,7 @@ def _impossible(record: PromotionRecord, before: list[PromotionRecord]) -> Itera
             yield f"{record.state} with another bundle than the one approved in record {match[-1].sequence}"
         elif any(other.state in ("live", "failed") and other.counter == record.counter for other in mine):
             yield f"a second outcome for counter {record.counter}"
+    if record.state == OFF and (record.digest != live_digest or record.approver is not None):
+        yield f"switched off {record.digest} in somebody's name, or while {live_digest or 'nothing'} was live"
     if record.state == "rolled_back" and record.digest not in {other.digest for other in approved}:
         yield f"rolled back to {record.digest}, which was never approved"

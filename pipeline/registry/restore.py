@@ -22,7 +22,7 @@ from pipeline.files import write_atomic
 from pipeline.registry import bundles, places, signing, tags
 from pipeline.registry.chain import ANCHOR, BRANCH, KEYS, RETIRED_LIST, REVOKED_LIST, TRACKED, TRUSTED_LIST, Chain, sync
 from pipeline.registry.git import Repository
-from pipeline.registry.records import FLIPS
+from pipeline.registry.records import OFF, changes
 from pipeline.registry.runs import branch_of
 from wire import signatures
 from wire.contracts.record import PromotionRecord
@@ -90,6 +90,8 @@ def _restore_keys(published: dict[str, bytes], trust: list[str]) -> list[str]:
         trusted = msgspec.json.decode(published.get(TRUSTED_LIST, b"[]"), type=list[str])
     except msgspec.DecodeError as error:
         raise RegistryError(f"{TRUSTED_LIST} of the remote: {error}", "a list of key ids") from error
+    # Before the keys themselves: keys without a list are refused, also those that a killed restore left.
+    signing.list_trusted(trusted)
     done = []
     for path, data in sorted(published.items()):
         if not path.endswith(".pub"):
@@ -102,7 +104,6 @@ def _restore_keys(published: dict[str, bytes], trust: list[str]) -> list[str]:
         folder = signing.trusted_folder() if key in trusted else signing.retired_folder()
         write_atomic(folder / f"{key}.pub", data)
         done.append(f"key {key}: {folder.name}" + ("" if trust else ", because the remote says so; compare its id"))
-    signing.list_trusted(path.stem for path in signing.trusted_folder().glob("*.pub"))
     for name, file in ((REVOKED_LIST, signing.revoked_file()), (RETIRED_LIST, signing.retired_file())):
         if name in published:
             write_atomic(file, published[name])
@@ -178,7 +179,7 @@ def _restore_store(chain: Chain) -> list[str]:
     """Write the service's store as its own flips left it: bundles, the pointer, and every pointer before it."""
     done = []
     for problem in sorted({record.problem for record in chain.records}):
-        flips = [record for record in chain.of(problem) if record.state in FLIPS]
+        flips = changes(chain.of(problem))
         folder = places.store() / problem
         if not flips or (folder / "live.json").exists():
             continue
@@ -190,14 +191,14 @@ def _restore_store(chain: Chain) -> list[str]:
             pointers = [_pointer(record) for record in flips]
             write_atomic(folder / "history.jsonl", b"".join(pointer + b"\n" for pointer in pointers))
             write_atomic(folder / "live.json", pointers[-1])
-        done.append(f"policy store: {problem} is {flips[-1].digest}, counter {flips[-1].counter}")
+        done.append(f"policy store: {problem} is {flips[-1].state}: {flips[-1].digest}, counter {flips[-1].counter}")
     return done
 
 
 def _pointer(flip: PromotionRecord) -> bytes:
     """Write a flip as the service does (placement/store.py; a test reads it back with the service's own code)."""
     pointer = {
-        "digest": flip.digest,
+        "digest": None if flip.state == OFF else flip.digest,
         "counter": flip.counter,
         "previous_digest": flip.previous_digest,
         "loaded_at": flip.loaded_at or flip.decided_at,

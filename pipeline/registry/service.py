@@ -45,12 +45,17 @@ def url_option(parser: argparse.ArgumentParser) -> None:
 
 def live_policy(url: str, problem: str) -> LivePolicy | None:
     """Ask what is live for a problem; None when no policy is."""
+    entry = policy_state(url, problem)
+    return entry if entry is not None and entry.digest is not None else None
+
+
+def policy_state(url: str, problem: str) -> LivePolicy | None:
+    """Ask what the service says of a problem, also while its heuristic answers; None before the first push."""
     body = _call(urllib.request.Request(_address(url, "/v1/policies")))  # noqa: S310  (_address checks the scheme)
     try:
-        entry = msgspec.json.decode(body, type=Policies).policies.get(problem)
+        return msgspec.json.decode(body, type=Policies).policies.get(problem)
     except msgspec.DecodeError as error:
         raise PushError(f"{url}/v1/policies answered something else: {error}", "a list of policies") from error
-    return entry if entry is not None and entry.digest is not None else None
 
 
 def push_bundle(url: str, record: PromotionRecord, directory: Path) -> None:

@@ -101,7 +101,7 @@ def current_key_id() -> str:
 
 def public_keys() -> dict[str, Path]:
     """Every public key known here, retired ones included: id -> file."""
-    return signatures.trusted(retired_folder()) | signatures.trusted(trusted_folder())
+    return signatures.public_keys(retired_folder()) | signatures.trusted(trusted_folder())
 
 
 def sign_bytes(data: bytes) -> bytes:
@@ -186,6 +186,12 @@ def list_trusted(keys: Iterable[str]) -> None:
     write_atomic(trusted_folder() / signatures.LISTED, json.dumps(sorted(keys)).encode() + b"\n")
 
 
+def trust(keys: Iterable[str]) -> None:
+    """Write the list of trusted keys anew, as a person names them: for a folder whose list was lost."""
+    lying = signatures.public_keys(trusted_folder())
+    list_trusted([_resolve(key, lying) for key in keys])
+
+
 def _replace_private(path: Path | str) -> None:
     if isinstance(path, str) or KEY_ENV in os.environ:
         raise RegistryError(
@@ -227,14 +233,15 @@ def _publish(path: Path | str) -> None:
     place = str(path).split("?")[0]
     if key in signatures.revocations(revoked_file()):
         raise RegistryError(f"{place}: key {key[:12]} is revoked", fix="remove it: a new one is made on first use")
-    if key in signatures.trusted(retired_folder()):
+    if key in signatures.public_keys(retired_folder()):
         raise RegistryError(
             f"{place}: key {key[:12]} is retired", "a key that is trusted", "remove it: a new one is made on first use"
         )
     known = signatures.trusted(trusted_folder())
-    if key not in known or signatures.listed(trusted_folder()) is None:
-        write_atomic(trusted_folder() / f"{key}.pub", p256.public_pem(path))
+    if key not in known:
+        # The list first: keys without one are refused, while a name on it without a file harms nobody.
         list_trusted({*known, key})
+        write_atomic(trusted_folder() / f"{key}.pub", p256.public_pem(path))
 
 
 def _resolve(key: str, known: dict[str, Path]) -> str:

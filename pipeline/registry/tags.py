@@ -1,7 +1,8 @@
 """GTO version and stage tags, derived from the records: a view for people and tools, never the truth.
 
 ``functions@v3.0.0`` stands on the commit that approved counter 3; ``functions#live#2`` says which commit's bundle was
-the second to go live. Tag objects carry the record's time, so a rebuilt tag is the same object, byte for byte.
+the second to go live, ``functions#live!#3`` that it was switched off. Tag objects carry the record's time, so a
+rebuilt tag is the same object, byte for byte.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from pipeline.registry.git import Repository
-from pipeline.registry.records import FLIPS, Finding
+from pipeline.registry.records import FLIPS, OFF, Finding
 from sched_env import problems
 from wire.contracts.record import PromotionRecord
 
@@ -38,12 +39,13 @@ def derive(records: Sequence[PromotionRecord], commits: Mapping[int, str]) -> di
     for record in records:
         if record.state == "approved":
             name, commit = f"{record.problem}@v{record.counter}.0.0", commits[record.sequence]
-        elif record.state in FLIPS:
+        elif record.state in (*FLIPS, OFF):
             flips[record.problem] = flips.get(record.problem, 0) + 1
             approval = _approval(record, records)
             if approval is None:
                 continue  # An impossible record, reported as such; there is nothing a tag could stand on.
-            name, commit = f"{record.problem}#{STAGE}#{flips[record.problem]}", commits[approval]
+            stage = STAGE + ("!" if record.state == OFF else "")
+            name, commit = f"{record.problem}#{stage}#{flips[record.problem]}", commits[approval]
         else:
             continue
         message = f"{record.state} {record.digest}\n\nrecord {record.sequence}, counter {record.counter}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.registry import bundles, places
 from pipeline.registry.chain import Chain
-from pipeline.registry.records import FLIPS, Finding
+from pipeline.registry.records import FLIPS, Finding, changes
 from sched_env import problems
 from wire.errors import BundleError
 
@@ -18,7 +18,7 @@ def findings(chain: Chain) -> Iterator[Finding]:
     """List where the store and the records disagree."""
     for problem in problems.names():
         path = places.store() / problem / "live.json"
-        live = chain.live(problem)
+        live, changed = chain.live(problem), changes(chain.of(problem))
         if not path.exists():
             if live is not None and (path.parent / "bundles").is_dir():
                 yield Finding(str(path), f"missing: the records say {live.digest} is live")
@@ -26,15 +26,19 @@ def findings(chain: Chain) -> Iterator[Finding]:
         expected = [record for record in (live, chain.pending(problem)) if record]
         try:
             pointer: dict[str, Any] = json.loads(path.read_bytes())
-            said = (str(pointer["digest"]), int(pointer["counter"]))
+            said = (pointer["digest"] and str(pointer["digest"]), int(pointer["counter"]))
         except (ValueError, KeyError, TypeError) as error:
             yield Finding(str(path), f"not a pointer ({error!r})")
             continue
         yield from _previous(chain, problem, pointer.get("previous_digest"), path)
+        if said[0] is None and live is None and changed and changed[-1].counter == said[1]:
+            continue
         match = [record for record in expected if (record.digest, record.counter) == said]
         if not match:
             wanted = " or ".join(f"{record.digest} (counter {record.counter})" for record in expected) or "nothing"
-            yield Finding(str(path), f"says {said[0]} (counter {said[1]}) is live, the records say {wanted}")
+            yield Finding(
+                str(path), f"says {said[0] or 'nothing'} (counter {said[1]}) is live, the records say {wanted}"
+            )
         else:
             yield from _bundle(chain, problem, match[0].digest, path.parent)
 

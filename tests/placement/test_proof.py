@@ -194,7 +194,7 @@ def test_a_key_dropped_into_the_folder_is_not_trusted_because_it_is_there(
     assert (answer.status_code, "not trusted" in answer.json()["error"]) == (422, True)
     (settings.trusted_keys_dir / signatures.LISTED).unlink()
     answer = kit.push(client, workshop.sample(1), counter=1)
-    assert (answer.status_code, "no key is trusted" in answer.json()["error"]) == (422, True)
+    assert (answer.status_code, "trusted.json is missing" in answer.json()["error"]) == (422, True)
 
 
 def test_a_record_without_its_approvers_answer_to_this_bundle(attempt: Attempt, workshop: Any) -> None:

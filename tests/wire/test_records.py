@@ -23,7 +23,7 @@ def signed(tmp_path: Path) -> tuple[bytes, dict[str, Path]]:
     key = ec.generate_private_key(ec.SECP256R1())
     pem, public = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     (tmp_path / "a.pub").write_bytes(key.public_key().public_bytes(pem, public))
-    keys = signatures.trusted(tmp_path)
+    keys = signatures.public_keys(tmp_path)
     (name,) = keys
     return encode(RecordSignature.of(name, key.sign(DATA, ec.ECDSA(hashes.SHA256())))), keys
 

@@ -39,7 +39,10 @@ class Keys:
 
     def trust(self, name: str) -> str:
         (self.trusted / f"{name}.pub").write_bytes((self.root / f"{name}.pub").read_bytes())
-        return signatures.key_id(self.root / f"{name}.pub")
+        key = signatures.key_id(self.root / f"{name}.pub")
+        listed = signatures.listed(self.trusted) or set()
+        (self.trusted / signatures.LISTED).write_text(json.dumps(sorted(listed | {key})))
+        return key
 
 
 @pytest.fixture

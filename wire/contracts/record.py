@@ -11,10 +11,11 @@ from msgspec import UNSET, UnsetType
 from wire.contracts import encode
 from wire.contracts.feature_spec import ProblemName
 
-State = Literal["approved", "live", "rejected", "rolled_back", "failed"]
+State = Literal["approved", "live", "rejected", "rolled_back", "switched_off", "failed"]
 """``approved`` by a person; ``live`` after the service was asked; ``failed`` when push or verify did not succeed;
 ``rejected`` by a person or a time-out; ``rolled_back``: the policy named by ``digest`` is live *again*, and
-``previous_digest`` is the one it took over from."""
+``previous_digest`` is the one it took over from; ``switched_off``: the policy named by both answers no more, the
+problem's heuristic does."""
 
 Kind = Literal["promotion", "rollback", "resign"]
 """What a person was asked. ``promotion``: to put a bundle live that passed the gate. ``rollback``: to go back to one
@@ -70,7 +71,7 @@ class PromotionRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Hash over every file of the signed bundle, manifest and signature included (the digest covers content only);
     null for a rejection, which signs nothing."""
     loaded_at: str | None = None
-    """When the service says it took the policy into use; only for ``live`` and ``rolled_back``."""
+    """When the service says it took the policy into use; only for ``live``, ``rolled_back`` and ``switched_off``."""
     kind: Kind | UnsetType = UNSET
     answer: Answer | UnsetType | None = UNSET
     """Whose decision it was: never null for ``approved``; null for ``live`` and ``failed``, which the service's own

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from pipeline import approval, promote, push
 from pipeline.errors import PushError, RegistryError
-from pipeline.registry import anchor_file, bundles, outcomes, p256, places, runs, signing
+from pipeline.registry import anchor_file, bundles, keys, outcomes, p256, places, runs, signing
 from pipeline.registry.chain import BRANCH, Chain, sync
 from pipeline.registry.git import Repository
 from pipeline.registry.runs import branch_of
@@ -441,6 +441,23 @@ def test_a_list_of_keys_that_cannot_be_read_trusts_nobody(home, text) -> None:
     (signing.trusted_folder() / signatures.LISTED).write_text(text)
     with pytest.raises(LoadmasterError, match="not a list of key ids"):
         signatures.trusted(signing.trusted_folder())
+
+
+def test_without_its_list_no_key_of_the_folder_is_trusted_and_none_is_adopted(history, tmp_path) -> None:
+    """Deleting the list must not be a way to have a dropped key trusted."""
+    mine = tmp_path / "mine.pem"
+    secret_files.create(mine, p256.new_private_pem(), exclusive=False)
+    (signing.trusted_folder() / f"{p256.key_id(mine)}.pub").write_bytes(p256.public_pem(mine))
+    (signing.trusted_folder() / signatures.LISTED).unlink()
+    own = signing.current_key_id()
+    for attempt in (Chain.open, lambda: signing.sign_bytes(b"x"), signing.rotate):
+        with pytest.raises(LoadmasterError, match=r"trusted\.json is missing.*keys trust"):
+            attempt()
+    assert not (signing.trusted_folder() / signatures.LISTED).exists()
+    found("trusted.json", "is missing")
+    assert keys.main(["trust", own[:12]]) == 0
+    assert list(signatures.trusted(signing.trusted_folder())) == [own]
+    found(p256.key_id(mine), "dropped here")
 
 
 # A registry that was cut short -----------------------------------------------------------------------------------

@@ -82,6 +82,47 @@ def test_promote_push_verify_roll_back_and_restore_with_the_real_service(judged,
         assert (answer.digest, answer.counter) == (records[0].digest, 3)
 
 
+def switch_off(url: str) -> None:
+    headers = {"Authorization": f"Bearer {push_token()}"}
+    request = urllib.request.Request(f"{url}/v1/policies/functions", headers=headers, method="DELETE")
+    urllib.request.urlopen(request, timeout=60).close()
+
+
+def test_switching_off_is_recorded_restored_and_left_again_forward_and_back(judged, real_service) -> None:
+    with real_service() as url:
+        judged("one", seed=1, champion=None)
+        first = promote.promote("functions", run_id="one", approver="ada", reason="").digest
+        push.push("functions", url)
+        outcomes.confirm("functions", url)
+        switch_off(url)
+        with pytest.raises(RegistryError, match="no policy is live"):
+            outcomes.roll_back("functions", url, approver="eve", reason="not recorded yet")
+        off = outcomes.reconcile("functions", url)
+        assert off is not None
+        assert (off.state, off.digest, off.counter, off.approver) == ("switched_off", first, 2, None)
+        assert "worst_fit answers" in off.reason
+        assert outcomes.reconcile("functions", url) is None, "it is recorded once"
+        assert Chain.open().live("functions") is None
+        assert Chain.open().live_since("functions") is None
+        assert verify()[1] == []
+    store = places.store()
+    before = {path.name: path.read_bytes() for path in (store / "functions").iterdir() if path.is_file()}
+    shutil.rmtree(store)
+    restore.restore()
+    assert {path.name: path.read_bytes() for path in (store / "functions").iterdir() if path.is_file()} == before
+    with real_service() as url:
+        assert live_policy(url, "functions") is None
+        back = outcomes.roll_back("functions", url, approver="eve", reason="it was the network")
+        assert (back.state, back.digest, back.counter, back.previous_digest) == ("live", first, 3, None)
+        switch_off(url)
+        outcomes.reconcile("functions", url)
+        judged("two", seed=2, champion=None)
+        second = promote.promote("functions", run_id="two", approver="ada", reason="").digest
+        push.push("functions", url)
+        assert (outcomes.confirm("functions", url).digest, live_policy(url, "functions").digest) == (second, second)
+        assert verify()[1] == []
+
+
 @pytest.fixture
 def two_lives(judged, real_service) -> Iterator[tuple[str, list[str]]]:
     """The real service after two promotions; its address, and both digests."""

@@ -28,16 +28,27 @@ from wire.contracts.decision import DecisionLine
 from wire.contracts.place import PlaceRequest, PlaceResponse
 from wire.contracts.policies import Policies
 from wire.contracts.record import PromotionRecord
+from wire.errors import BundleError
 
 STATES = ["approved", "live", "approved", "live", "rolled_back"]
 
 
 @pytest.fixture
 def yesterday(home: Path) -> Path:
-    """A var/ as the release before left it; returns the folder above."""
+    """A var/ as the release before left it, after the one step of this upgrade; returns the folder above."""
     with tarfile.open(Path(__file__).parent / "fixtures" / "yesterday.tar.gz") as archive:
         archive.extractall(home.parent, filter="data")
+    (key,) = signatures.public_keys(signing.trusted_folder())
+    signing.trust([key])
     return home.parent
+
+
+def test_the_upgrade_asks_for_its_one_step(yesterday: Path) -> None:
+    (signing.trusted_folder() / signatures.LISTED).unlink()
+    _, findings = verify()
+    assert ["trusted.json is missing" in finding.reason for finding in findings] == [True]
+    with pytest.raises(BundleError, match=r"keys trust KEY \[KEY \.\.\.\]"):
+        Chain.open()
 
 
 def test_the_registry_is_whole_and_its_records_are_signed(yesterday: Path) -> None:
@@ -89,8 +100,7 @@ def test_the_service_serves_yesterdays_store_and_the_chain_goes_on(yesterday: Pa
     asked = (yesterday / "place-request.json").read_bytes()
     decode(asked, PlaceRequest, source="")
     before = decode((yesterday / "place-response.json").read_bytes(), PlaceResponse, source="")
-    # The one step of this upgrade: `keys list` writes down which keys are trusted on purpose, and makes a new one here.
-    signing.private_key()
+    signing.private_key()  # The old one was thrown away: a new one is made here, and trusted.
     with real_service() as url:
         live = live_policy(url, "functions")
         record = Chain.open().live("functions")
