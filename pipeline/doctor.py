@@ -129,17 +129,17 @@ def examine(server: Server, hours: float, *, metrics: Path | None = None) -> Rep
 
 def _landed(source: PrometheusSource, folder: Path) -> Manifest:
     chunks = source.chunks()
-    with Landing(folder / "landing") as landing:
-        for chunk in chunks:
-            landing.land(chunk)
-        try:
-            return landing.publish(folder / "raw", "prometheus", source.settings(), chunks)
-        except SourceError as error:
-            raise SourceError(
-                "the server has none of the metrics that the map knows in the last hours",
-                "kube-state-metrics, node-exporter or cAdvisor",
-                "check the address and --hours; the map is pipeline/metrics.yaml, or yours with --metrics",
-            ) from error
+    landing = Landing(folder / "landing")
+    for chunk in chunks:
+        landing.land(chunk)
+    try:
+        return landing.publish(folder / "raw", "prometheus", source.settings(), chunks)
+    except SourceError as error:
+        raise SourceError(
+            "the server has none of the metrics that the map knows in the last hours",
+            "kube-state-metrics, node-exporter or cAdvisor",
+            "check the address and --hours; the map is pipeline/metrics.yaml, or yours with --metrics",
+        ) from error
 
 
 def _frames(windows: Path) -> Frames:

@@ -1,8 +1,9 @@
 """Bring raw samples, requests and events in: from a live Prometheus, files, public traces, or the embedded sample.
 
 ``python -m pipeline.ingest`` reads ``ingest`` (and the range in ``data``) of ``params.yaml`` and lands ``data/raw``:
-Parquet partitioned by day and cluster, ``manifest.json``, and ``prices.csv`` where prices are known. It goes on where
-a killed run stopped, and writes the same bytes for the same settings.
+Parquet partitioned by day and cluster, ``manifest.json``, and ``prices.csv`` where prices are known. What has been read
+is kept under ``var/cache/ingest`` and linked: a night of many days reads the new one, a killed run goes on where it
+stopped, and the same settings give the same bytes.
 """
 
 from __future__ import annotations
@@ -13,29 +14,31 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from pipeline import kept
 from pipeline.errors import DataError
-from pipeline.files import write_atomic
-from pipeline.prices import FILE as PRICES_FILE
-from pipeline.prices import format_prices, read_prices
+from pipeline.prices import read_prices
 from pipeline.progress import Progress
 from pipeline.settings import PARAMS_FILE, VAR_ENV, load, var
 from pipeline.sources import Chunk, Source
-from pipeline.sources.landing import Landing, Manifest, forget_old
+from pipeline.sources.landing import Landing, Manifest
 from pipeline.sources.openmetrics import OpenMetricsConfig, OpenMetricsSource
 from pipeline.sources.parquet import ParquetConfig, ParquetSource
 from pipeline.sources.prometheus import PrometheusConfig, PrometheusSource
 from pipeline.sources.request_log import RequestLogConfig, RequestLogSource
 from pipeline.sources.sample import SampleConfig, SampleSource
 from pipeline.sources.traces import TracesConfig, TracesSource
+from wire import closure
 from wire.errors import ConfigError, run_cli
 
 OUT = Path("data/raw")
+STAGE = "ingest"
 
 log = logging.getLogger(__name__)
 
@@ -92,33 +95,34 @@ _BUILDERS: dict[SourceName, Callable[..., Source]] = {
 }
 
 
-def ingest(config: IngestConfig, days: Range, out: Path = OUT) -> Manifest:
-    """Land everything the settings ask for in ``out``; returns the manifest."""
+def ingest(config: IngestConfig, days: Range, out: Path = OUT, *, again: bool = False) -> Manifest:
+    """Land everything the settings ask for in ``out``; returns the manifest.
+
+    What an earlier run has landed, with the same settings and code of the source, is not read anew unless ``again``.
+    """
     sources = open_sources(config, days)
     known = [prices for source in sources.values() if (prices := source.prices()) is not None]
     prices = read_prices(Path(config.prices)) if config.prices else (known[0] if known else None)
     for source in sources.values():
         source.check()
-    chunks = {name: _named(name, source.chunks()) for name, source in sources.items()}
+    chunks = {name: _named(name, source, again) for name, source in sources.items()}
     settings: dict[str, object] = {name: source.settings() for name, source in sources.items()}
     everything = [chunk for listed in chunks.values() for chunk in listed]
-    identity = msgspec.json.encode([settings, [chunk.key for chunk in everything]], order="sorted")
-    scratch = var() / "scratch" / "ingest"
+    cache = var() / "cache" / STAGE
+    landing = Landing(cache)
     try:
-        forget_old(scratch)
-        with Landing(scratch / hashlib.sha256(identity).hexdigest()[:16]) as landing:
-            for name, source in sources.items():
-                _land(landing, source, chunks[name], name)
-            if prices is not None:
-                write_atomic(landing.folder / PRICES_FILE, format_prices(prices))
-            return landing.publish(out, "+".join(sources), settings, everything)
+        for name, source in sources.items():
+            _land(landing, source, chunks[name], name)
+        manifest = landing.publish(out, "+".join(sources), settings, everything, days.days(), prices)
+        kept.forget(STAGE)
     except OSError as error:
         # Sources name the files they cannot read; what is left is a disk that is full or not ours.
         raise DataError(
-            f"{scratch} or {out} cannot be written: {error}",
+            f"{cache} or {out} cannot be written: {error}",
             "room, and the right to write",
             f"make room, or set {VAR_ENV}; what has been landed is kept: run ingest again",
         ) from error
+    return manifest
 
 
 def open_sources(config: IngestConfig, days: Range) -> dict[str, Source]:
@@ -132,16 +136,22 @@ def open_sources(config: IngestConfig, days: Range) -> dict[str, Source]:
     return sources
 
 
-def _named(source: str, chunks: Sequence[Chunk]) -> list[Chunk]:
-    """Put the source's name before the keys, so that those of two sources cannot meet."""
-    return [Chunk(f"{source}-{chunk.key}", chunk.read) for chunk in chunks]
+def _named(name: str, source: Source, again: bool) -> list[Chunk]:
+    """Give chunks the names they are kept under: of two sources, settings or versions of the code they cannot meet."""
+    same = {key: value for key, value in source.settings().items() if key not in source.about_range}
+    code = closure.fingerprint(type(source).__module__, Landing.__module__)
+    made_by = hashlib.sha256(msgspec.json.encode([code, same], order="sorted")).hexdigest()[:16]
+    return [
+        replace(chunk, key=f"{name}-{chunk.key}", made_by=made_by, again=again or chunk.again)
+        for chunk in source.chunks()
+    ]
 
 
 def _land(landing: Landing, source: Source, chunks: Sequence[Chunk], name: str) -> None:
     """Land the chunks that are not there yet, some at a time; the first error stops the rest."""
-    todo = [chunk for chunk in chunks if not landing.done(chunk)]
+    todo = [chunk for chunk in chunks if chunk.again or not landing.done(chunk)]
     if len(todo) < len(chunks):
-        log.info("going on: %d of %d chunks are already there", len(chunks) - len(todo), len(chunks))
+        log.info("%d of %d chunks are kept from before", len(chunks) - len(todo), len(chunks))
     workers = source.workers
     with (
         Progress(f"ingest {name}", len(chunks), "chunk", len(chunks) - len(todo)) as progress,
@@ -172,13 +182,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=OUT, help="raw folder to write (default: %(default)s)")
     parser.add_argument("--from", dest="first", type=date.fromisoformat, help="first day, in place of data.from")
     parser.add_argument("--to", dest="last", type=date.fromisoformat, help="last day, included, in place of data.to")
+    parser.add_argument("--again", action="store_true", help="read everything anew, what is kept too: late data")
     parser.add_argument("--truth", type=Path, help="also write the sample's ground truth to this folder")
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     config = load("ingest", IngestConfig, options.params)
     days = load("data", Range, options.params)
     days = Range(options.first or days.first, options.last or days.last)
-    manifest = ingest(config, days, options.out)
+    manifest = ingest(config, days, options.out, again=options.again)
     if options.truth is not None:
         source = open_sources(config, days).get("sample")
         if not isinstance(source, SampleSource):

@@ -1,7 +1,8 @@
 """Raw data as ``ingest`` lands it and ``clean`` reads it: long Parquet tables, ``date=``/``cluster=`` partitions.
 
 ``raw/<table>/date=YYYY-MM-DD/cluster=<name>/part-*.parquet`` plus ``raw/manifest.json`` (counts, time ranges, source)
-and, where prices are known, ``raw/prices.csv`` (see ``pipeline.prices``).
+and, where prices are known, ``raw/prices.csv`` (see ``pipeline.prices``). ``raw/margin/date=…`` holds the samples next
+to the first and after the last day: what spans midnight is reckoned with them, and they belong to no day.
 Nothing is repaired here: raw rows are what the source said, in canonical names and base units.
 """
 
@@ -81,6 +82,11 @@ TASKS = pa.schema(
 compares and groups text alike."""
 
 TABLES: dict[str, pa.Schema] = {"samples": SAMPLES, "requests": REQUESTS, "events": EVENTS, "tasks": TASKS}
+
+MARGIN = "margin"
+"""Folder beside the tables, of samples of the days before the first and after the last."""
+MARGIN_S = 900
+"""How much of those days it holds: what ``clean`` looks at beyond midnight, at its default settings."""
 
 
 class Metric(NamedTuple):

@@ -1,7 +1,8 @@
 """Where raw data comes from: each source lists its chunks, and a chunk reads the rows of one or more raw tables.
 
-A chunk is the unit of work: it is read, landed atomically and never read again, so a killed ingest goes on where it
-stopped. A source holds at most a few chunks in memory; what it may not do is repair (that is ``clean``'s work).
+A chunk is the unit of work: it is read, landed atomically and kept, so a killed ingest goes on where it stopped, and a
+later night does not read it again. A source holds at most a few chunks in memory; what it may not do is repair (that
+is ``clean``'s work).
 """
 
 from __future__ import annotations
@@ -31,6 +32,12 @@ class Chunk:
 
     key: str
     read: Callable[[Tally], Rows]
+    margin: bool = False
+    """Whether it is of no day asked for: its samples next to midnight are all that is wanted of it."""
+    again: bool = False
+    """Whether it is read though it is kept: late data may have come."""
+    made_by: str = ""
+    """Digest of all that decides its rows beside its key: the source's code and settings."""
 
 
 class Source(ABC):
@@ -39,9 +46,12 @@ class Source(ABC):
     workers: int = 1
     """How many chunks may be read at once; more than one only where waiting dominates (the network)."""
 
+    about_range: tuple[str, ...] = ()
+    """Settings that say which chunks there are, but not what is in one; a chunk is kept whatever they are."""
+
     @abstractmethod
     def settings(self) -> dict[str, object]:
-        """Everything that decides what the source yields: named in the manifest, hashed for the scratch folder."""
+        """Everything that decides what the source yields: named in the manifest."""
 
     @abstractmethod
     def chunks(self) -> list[Chunk]:

@@ -1,4 +1,4 @@
-"""What sources of files share: which files, what is in them (by digest), and rows of other days left out."""
+"""What sources of files share: which files, and what is in them (by digest)."""
 
 from __future__ import annotations
 
@@ -6,23 +6,19 @@ import glob
 import hashlib
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from datetime import UTC, date, datetime
+from datetime import date
 from functools import partial
 from pathlib import Path
-
-import numpy as np
-import pyarrow as pa
 
 from pipeline.errors import SourceError
 from pipeline.sources import Chunk, Rows, Source, Tally
 from wire.errors import ConfigError
 
-OTHER_DAYS = "rows outside the days asked for"
-_DAY_US = 86_400_000_000
-
 
 class FileSource(Source):
-    """One chunk a file. Files are known by their content: a changed file is other data."""
+    """One chunk a file, landed whole. Files are known by their content: a changed file is other data."""
+
+    about_range = ("files", "from", "to")
 
     def __init__(self, patterns: Iterable[str], days: Sequence[date], what: str) -> None:
         self._days = list(days)
@@ -51,27 +47,11 @@ class FileSource(Source):
 
     def chunks(self) -> list[Chunk]:
         """List the files in the order of their names."""
-        return [Chunk(key, partial(self._asked, path)) for key, path in self._files.items()]
+        return [Chunk(key, partial(self.read, path)) for key, path in self._files.items()]
 
     @abstractmethod
     def read(self, path: Path, tally: Tally) -> Rows:
         """Read one file."""
-
-    def _asked(self, path: Path, tally: Tally) -> Rows:
-        for table, rows in self.read(path, tally):
-            kept = self._within(rows)
-            if left_out := rows.num_rows - kept.num_rows:
-                tally.skipped[OTHER_DAYS] += left_out
-            if kept.num_rows:
-                yield table, kept
-
-    def _within(self, rows: pa.Table) -> pa.Table:
-        if not self._days:
-            return rows
-        start = int(datetime.combine(self._days[0], datetime.min.time(), UTC).timestamp()) * 1_000_000
-        time = rows["time"].cast(pa.int64()).to_numpy()
-        keep = (time >= start) & (time < start + len(self._days) * _DAY_US)
-        return rows if keep.all() else rows.take(np.flatnonzero(keep))
 
 
 def _digest(path: Path) -> str:

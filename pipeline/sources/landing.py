@@ -1,22 +1,18 @@
 """Landing of raw rows: partitioned Parquet, chunk by chunk, so that a kill at any moment loses or doubles nothing.
 
-Work happens in a scratch folder named after the settings. A chunk's files have names derived from its key; its
-marker (counts and time ranges) is written last. A chunk with a marker is done; files of one without are removed and
-it is read again. When all are done the folder, markers included, is renamed to the output: one step, done or not done.
+A chunk is landed into a folder of its own, which is kept (``pipeline.kept``): there whole or not at all, and not read
+again by this night or a later one. A raw folder is made of links to the files of its chunks, and put in place in one
+step. Rows of days that were not asked for stay behind, but for the samples next to a border: what spans midnight needs
+them, and a day must come out the same whichever days are asked for beside it.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
-import shutil
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Self
 from urllib.parse import quote
 
 import msgspec
@@ -25,18 +21,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.contracts.raw import TABLES
+from pipeline import kept
+from pipeline.contracts.raw import MARGIN, MARGIN_S, TABLES
 from pipeline.errors import DataError, SourceError
-from pipeline.files import write_atomic
+from pipeline.files import replaced_folder, write_atomic
+from pipeline.prices import FILE as PRICES_FILE
+from pipeline.prices import format_prices
 from pipeline.sources import Chunk, Tally
 from pipeline.sources.columns import LAST_US
 from wire.errors import ContractError
 
 MANIFEST = "manifest.json"
-KEEP_SECONDS = 7 * 86_400.0
-"""How long half-done work waits to be taken up again."""
-_MARKERS = ".chunks"
+OTHER_DAYS = "rows outside the days asked for"
+_MARKER = "chunk.json"
 _DAY_US = 86_400_000_000
+_DAY, _MARGIN = timedelta(days=1), timedelta(seconds=MARGIN_S)
 _LONGEST_NAME = 200
 """File systems allow 255 bytes."""
 
@@ -74,82 +73,71 @@ class _Marker(msgspec.Struct):
     """What one chunk landed."""
 
     partitions: list[Partition]
-    metrics: dict[str, int]
+    metrics: dict[str, dict[str, int]]
+    """Rows of ``samples`` by day, by canonical metric."""
     skipped: dict[str, int]
 
 
 class Landing:
-    """A scratch folder that becomes the raw folder; a context manager, for one process at a time works in it."""
+    """Chunks that have been landed, kept in a folder, and the way from them to a raw folder."""
 
-    def __init__(self, scratch: Path) -> None:
-        self.folder = scratch
-        """Where files that belong beside the tables (the price list) are put before publishing."""
-        self._markers = scratch / _MARKERS
-        self._markers.mkdir(parents=True, exist_ok=True)
-        self._lock = (scratch.parent / f"{scratch.name}.lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lock.close()
-            raise SourceError(
-                f"another ingest with these settings is at work in {scratch}", fix="wait for it, or stop it"
-            ) from error
-        self._sweep()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.close()
-
-    def _sweep(self) -> None:
-        """Remove what a killed run left half-done."""
-        marked = {marker.stem for marker in self._markers.glob("*.json")}
-        for path in self.folder.rglob("*"):
-            if path.is_file() and path.parent != self._markers:
-                chunk = path.name.removeprefix("part-").rpartition("-")[0]
-                if not path.name.startswith("part-") or chunk not in marked:
-                    path.unlink()
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     def done(self, chunk: Chunk) -> bool:
         """Tell whether a chunk has been landed completely."""
-        return self._marker(chunk.key).exists()
+        return kept.there(self._of(chunk))
 
     def land(self, chunk: Chunk, landed: Callable[[int], None] = lambda _: None) -> None:
         """Read a chunk and land its rows; ``landed`` is told how many, batch by batch."""
         name = _file_name(chunk.key)
         tally = Tally()
         partitions: dict[tuple[str, str, str], Partition] = {}
-        metrics: Counter[str] = Counter()
-        for batch, (table, rows) in enumerate(chunk.read(tally)):
-            checked = _checked(table, rows, chunk.key)
-            if table == "samples":
-                for entry in pc.value_counts(checked["metric"].combine_chunks()).to_pylist():
-                    metrics[entry["values"]] += entry["counts"]
-            for (date, cluster), part in _partitioned(checked):
-                folder = self.folder / table / f"date={date}" / _cluster_folder(cluster, chunk.key)
-                path = folder / f"part-{name}-{batch:04d}.parquet"
-                _write(part, path)
-                times = pc.min_max(part["time"]).as_py()
-                entry = Partition(
-                    table, date, cluster, part.num_rows, times["min"].isoformat(), times["max"].isoformat()
-                )
-                _merge(partitions, entry)
-            landed(checked.num_rows)
-        marker = _Marker(list(partitions.values()), dict(metrics), dict(tally.skipped))
-        write_atomic(self._marker(chunk.key), msgspec.json.encode(marker))
+        metrics: dict[str, Counter[str]] = defaultdict(Counter)
+        with kept.made(self._of(chunk)) as into:
+            for batch, (table, rows) in enumerate(chunk.read(tally)):
+                checked = _checked(table, rows, chunk.key)
+                for (day, cluster), part in _partitioned(checked):
+                    if table == "samples":
+                        for entry in pc.value_counts(part["metric"].combine_chunks()).to_pylist():
+                            metrics[day][entry["values"]] += entry["counts"]
+                    folder = into / table / f"date={day}" / _cluster_folder(cluster, chunk.key)
+                    _write(part, folder / f"part-{name}-{batch:04d}.parquet")
+                    times = pc.min_max(part["time"]).as_py()
+                    first, last = (times[end].isoformat() for end in ("min", "max"))
+                    _merge(partitions, Partition(table, day, cluster, part.num_rows, first, last))
+                landed(checked.num_rows)
+            marker = _Marker(
+                list(partitions.values()), {day: dict(m) for day, m in metrics.items()}, dict(tally.skipped)
+            )
+            write_atomic(into / _MARKER, msgspec.json.encode(marker))
 
-    def publish(self, out: Path, source: str, settings: dict[str, object], chunks: list[Chunk]) -> Manifest:
-        """Write the manifest and put the folder in the output's place; the last step of an ingest."""
+    def publish(
+        self,
+        out: Path,
+        source: str,
+        settings: dict[str, object],
+        chunks: Sequence[Chunk],
+        days: Sequence[date] = (),
+        prices: dict[str, float] | None = None,
+    ) -> Manifest:
+        """Put the chunks' rows of the days asked for (none: all) in the output's place; the last step of an ingest."""
+        wanted = {day.isoformat() for day in days}
         partitions: dict[tuple[str, str, str], Partition] = {}
         metrics: Counter[str] = Counter()
         skipped: Counter[str] = Counter()
         for chunk in chunks:
-            marker = msgspec.json.decode(self._marker(chunk.key).read_bytes(), type=_Marker)
-            metrics.update(marker.metrics)
+            if chunk.margin:
+                continue
+            marker = msgspec.json.decode((self._of(chunk) / _MARKER).read_bytes(), type=_Marker)
             skipped.update(marker.skipped)
+            for day, counts in marker.metrics.items():
+                metrics.update(counts if day in wanted or not days else {})
             for partition in marker.partitions:
-                _merge(partitions, partition)
+                if partition.date in wanted or not days:
+                    _merge(partitions, partition)
+                else:
+                    skipped[OTHER_DAYS] += partition.rows
         if not partitions:
             reasons = "; ".join(f"{reason}: {count}" for reason, count in skipped.items()) or "no reason given"
             raise SourceError(f"{source} yielded no row ({reasons})", "data", "check the source and the range of days")
@@ -165,28 +153,39 @@ class Landing:
             partitions=landed,
             skipped=dict(sorted(skipped.items())),
         )
-        document = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
-        write_atomic(self.folder / MANIFEST, document + b"\n")
-        _replace_folder(self.folder, out)
-        shutil.rmtree(out / _MARKERS)
+        with replaced_folder(out) as folder:
+            for chunk in chunks:
+                self._link(chunk, folder, days)
+            if prices is not None:
+                write_atomic(folder / PRICES_FILE, format_prices(prices))
+            document = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+            write_atomic(folder / MANIFEST, document + b"\n")
         return manifest
 
-    def _marker(self, key: str) -> Path:
-        return self._markers / f"{_file_name(key)}.json"
+    def _link(self, chunk: Chunk, folder: Path, days: Sequence[date]) -> None:
+        wanted = {f"date={day}" for day in days}
+        borders = {f"date={days[0] - _DAY}": days[0], f"date={days[-1] + _DAY}": days[-1] + _DAY} if days else {}
+        source = self._of(chunk)
+        for file in sorted(source.glob("*/date=*/cluster=*/*.parquet")):
+            table, day, *_ = path = file.relative_to(source).parts
+            if not days or day in wanted:
+                kept.link(file, folder / file.relative_to(source))
+            elif table == "samples" and day in borders:
+                _write_margin(file, folder.joinpath(MARGIN, *path[1:]), borders[day])
+
+    def _of(self, chunk: Chunk) -> Path:
+        return self._folder / f"{_file_name(chunk.key)}{chunk.made_by and '-'}{chunk.made_by}"
 
 
-def forget_old(scratch: Path, older_than_s: float = KEEP_SECONDS) -> None:
-    """Remove what runs that nobody took up again left behind; a folder that is being worked in is locked and stays."""
-    for lock in scratch.glob("*.lock"):
-        if time.time() - lock.stat().st_mtime < older_than_s:
-            continue
-        with lock.open("a") as held:
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                continue
-            shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
-            lock.unlink()
+def _write_margin(file: Path, target: Path, border: date) -> None:
+    """Keep the samples of a file that are close to a border between days."""
+    at = datetime(border.year, border.month, border.day, tzinfo=UTC)
+    ends = (pa.scalar(at + step, TABLES["samples"].field("time").type) for step in (-_MARGIN, _MARGIN))
+    first, last = ends
+    rows = pq.ParquetFile(file).read()
+    rows = rows.filter(pc.and_(pc.greater_equal(rows["time"], first), pc.less(rows["time"], last)))
+    if rows.num_rows:
+        _write(rows, target)
 
 
 def read_manifest(raw: Path) -> Manifest:
@@ -266,14 +265,10 @@ def _date(day: int) -> str:
 
 def _write(rows: pa.Table, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     # Minima and maxima leave NaN out, and DuckDB skips row groups by them: NaN rows would silently vanish from filters.
     ordered = [column.name for column in rows.schema if not pa.types.is_floating(column.type)]
     # Without the stored Arrow schema, dictionary-encoded strings are read back as the plain strings of the contract.
-    pq.write_table(
-        rows, temporary, compression="zstd", compression_level=1, write_statistics=ordered, store_schema=False
-    )
-    temporary.replace(path)
+    pq.write_table(rows, path, compression="zstd", compression_level=1, write_statistics=ordered, store_schema=False)
 
 
 def _merge(partitions: dict[tuple[str, str, str], Partition], entry: Partition) -> None:
@@ -284,29 +279,3 @@ def _merge(partitions: dict[tuple[str, str, str], Partition], entry: Partition) 
         return
     known.rows += entry.rows
     known.first, known.last = min(known.first, entry.first), max(known.last, entry.last)
-
-
-def _replace_folder(new: Path, out: Path) -> None:
-    """Put ``new`` where ``out`` is; killed at any point, ``new`` is still complete or ``out`` is the new folder."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    old = out.parent / f".{out.name}.old"
-    shutil.rmtree(old, ignore_errors=True)
-    if new.stat().st_dev != out.parent.stat().st_dev:
-        staged = out.parent / f".{out.name}.new"
-        shutil.rmtree(staged, ignore_errors=True)
-        shutil.copytree(new, staged)
-        done = new.with_name(f"{new.name}.done")
-        shutil.rmtree(done, ignore_errors=True)
-        _swap(staged, out, old)
-        # Renamed before it is deleted: a folder with markers but without its data must never be found.
-        new.rename(done)
-        shutil.rmtree(done)
-    else:
-        _swap(new, out, old)
-
-
-def _swap(new: Path, out: Path, old: Path) -> None:
-    if out.exists():
-        out.rename(old)
-    new.rename(out)
-    shutil.rmtree(old, ignore_errors=True)

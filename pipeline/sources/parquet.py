@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 
 from pipeline.contracts.raw import TABLES
 from pipeline.errors import SourceError
-from pipeline.sources import Rows, Tally
+from pipeline.sources import Chunk, Rows, Tally
 from pipeline.sources.files import FileSource
 from wire.errors import ConfigError, legal
 
@@ -50,6 +51,10 @@ class ParquetSource(FileSource):
     def settings(self) -> dict[str, object]:
         """Name files, days and the cluster."""
         return {**super().settings(), "cluster": self._config.cluster}
+
+    def chunks(self) -> list[Chunk]:
+        """List the files by table: the same file is other rows in another one."""
+        return [Chunk(f"{self._tables[path]}/{key}", partial(self.read, path)) for key, path in self._files.items()]
 
     def read(self, path: Path, _tally: Tally) -> Rows:
         """Read one file."""

@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from pipeline.contracts.raw import EVENTS
+from pipeline.contracts.raw import EVENTS, MARGIN_S
 from pipeline.sources import Tally
 from pipeline.sources.columns import raw_table, times
 from pipeline.sources.kube_names import Names
@@ -25,8 +25,6 @@ from pipeline.sources.prometheus_http import Client, Series
 from pipeline.sources.prometheus_server import Server
 
 STEP_S = 60
-MARGIN_S = 900
-"""How far beyond the day to look whether a pod is still there; longer gaps at midnight look like a deletion."""
 SPAN_S = 21_600
 
 _WHO = "namespace, pod, uid"
@@ -50,6 +48,7 @@ class _Asked:
 
     def __init__(self, client: Client, server: Server, span_s: tuple[int, int], beyond_s: int, tally: Tally) -> None:
         self._client, self._matchers, self._tally = client, server.matchers, tally
+        # A pod that is seen within the margin is still there; longer gaps at midnight look like a deletion.
         self._start_s, self.until_s = span_s[0] - MARGIN_S, span_s[1] + beyond_s
 
     def _selector(self, metric: str, where: str = "") -> str:

@@ -22,13 +22,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.contracts.raw import METRICS, SAMPLES
+from pipeline.contracts.raw import MARGIN_S, METRICS, SAMPLES
 from pipeline.errors import SourceError
 from pipeline.sources import Chunk, Rows, Source, Tally
 from pipeline.sources.columns import coded, times
 from pipeline.sources.kube_names import WORKLOAD_LABELS, Names
 from pipeline.sources.metric_map import LABELS, RATE_STEPS, REQUESTS, Entry, load_map, parse_matchers
-from pipeline.sources.pod_events import MARGIN_S, pod_events
+from pipeline.sources.pod_events import pod_events
 from pipeline.sources.prometheus_http import Client, Series
 from pipeline.sources.prometheus_server import Patience, Server
 from wire.contracts.window import WINDOW_SECONDS
@@ -74,6 +74,9 @@ class PrometheusConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Also derive pod create and delete events from kube-state-metrics."""
     workers: int = 4
     """Chunks asked for at once, over all clusters."""
+    reopen_days: int = 0
+    """Days before the last that are asked for again each night, for samples that reach the server late (an agent that
+    was cut off, a remote write that caught up). Other days are asked for once: what comes later is not seen."""
     patience: Patience = msgspec.field(default_factory=Patience)
 
     def __post_init__(self) -> None:
@@ -98,12 +101,16 @@ class PrometheusConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         names = [server.name for server in self.clusters]
         if not names or len(set(names)) < len(names):
             raise ConfigError(f"ingest.prometheus.clusters has the names {names}", "at least one, all different")
+        if self.reopen_days < 0:
+            raise ConfigError(f"ingest.prometheus.reopen_days is {self.reopen_days}", "at least 0")
         if not 1 <= self.workers <= 64:
             raise ConfigError(f"ingest.prometheus.workers is {self.workers}", "1 to 64")
 
 
 class PrometheusSource(Source):
     """Chunks of one cluster and span of time; all metrics of the span come together, in one file."""
+
+    about_range = ("from", "to")
 
     def __init__(self, config: PrometheusConfig, days: Sequence[date]) -> None:
         if not days:
@@ -112,6 +119,8 @@ class PrometheusSource(Source):
             )
         self._config = config
         self._spans = [(start := _second(day), start + DAY_S) for day in days]
+        first_s, end_s = self._spans[0][0], self._spans[-1][1]
+        self._margins = [(first_s - MARGIN_S, first_s), (end_s, end_s + MARGIN_S)]
         self.workers = config.workers
         self._map = load_map(Path(config.metrics) if config.metrics else None)
         if config.groups is not None:
@@ -128,7 +137,7 @@ class PrometheusSource(Source):
     def of_span(cls, config: PrometheusConfig, start_s: int, end_s: int) -> PrometheusSource:
         """Read a span that ends now instead of whole days: for a first look."""
         source = cls(config, [_moment(start_s).date()])
-        source._spans, source._beyond_s = [(start_s, end_s)], 0
+        source._spans, source._margins, source._beyond_s = [(start_s, end_s)], [], 0
         return source
 
     def settings(self) -> dict[str, object]:
@@ -148,25 +157,34 @@ class PrometheusSource(Source):
         }
 
     def chunks(self) -> list[Chunk]:
-        """List spans in time order, all clusters of a span together."""
+        """List spans in time order, all clusters of a span together; then what lies next to the days asked for."""
         chunks = []
-        for start, end in self._spans:
+        for number, (start, end) in enumerate(self._spans):
+            again = 0 < len(self._spans) - 1 - number <= self._config.reopen_days
             for begin in range(start, end, self._config.chunk_seconds):
                 for server in self._config.clusters:
                     stop = min(begin + self._config.chunk_seconds, end)
                     key = f"{server.name}-{_moment(begin):%Y-%m-%dT%H%M}"
-                    chunks.append(Chunk(key, partial(self._read, server, begin, stop)))
+                    chunks.append(Chunk(key, partial(self._read, server, begin, stop), again=again))
             if self._config.events:
                 chunks += [
-                    Chunk(f"{server.name}-{_moment(start).date()}-events", partial(self._events, server, start, end))
+                    Chunk(
+                        f"{server.name}-{_moment(start).date()}-events",
+                        partial(self._events, server, start, end),
+                        again=again,
+                    )
                     for server in self._config.clusters
                 ]
-        return chunks
+        return chunks + [
+            Chunk(f"{server.name}-{_moment(begin):%Y-%m-%dT%H%M}-margin", partial(self._read, server, begin, end), True)
+            for begin, end in self._margins
+            for server in self._config.clusters
+        ]
 
     def check(self) -> None:
         """Ask every server once before the work starts, and refuse days that are not over by its clock."""
         last_s, end_s = self._spans[-1]
-        end = _moment(end_s + (MARGIN_S if self._config.events else 0))
+        end = _moment(end_s + self._beyond_s)
         for name, client in self._clients.items():
             now = client.now()
             if now < end:
@@ -211,7 +229,7 @@ class PrometheusSource(Source):
 
     def names(self, server: Server, time_s: int) -> Names:
         """Learn who is who in the day, or other span, that a moment is in; asked once."""
-        [span] = [span for span in self._spans if span[0] <= time_s < span[1]]
+        [span] = [span for span in (*self._spans, *self._margins) if span[0] <= time_s < span[1]]
         with self._naming:
             if (server.name, span) not in self._names:
                 self._names[server.name, span] = learn_names(self._clients[server.name], server.matchers, *span)

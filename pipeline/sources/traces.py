@@ -6,6 +6,7 @@ without a zone are read as UTC; times counted from a trace's own start are count
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -82,13 +83,17 @@ class TracesSource(FileSource):
         """Put files together; a trace's rows of one day then lie in a few files instead of hundreds."""
         single = super().chunks()
         return [
-            Chunk(f"{part[0].key}+{len(part) - 1}", _together(part))
+            Chunk(f"{part[0].key}+{_names_of(part[1:])}", _together(part))
             for part in (single[at : at + FILES_PER_CHUNK] for at in range(0, len(single), FILES_PER_CHUNK))
         ]
 
     def read(self, path: Path, tally: Tally) -> Rows:
         """Read one file."""
         return _FORMATS[self._config.format](path, self._context, tally)
+
+
+def _names_of(chunks: list[Chunk]) -> str:
+    return hashlib.sha256("\n".join(chunk.key for chunk in chunks).encode()).hexdigest()[:12]
 
 
 def _together(chunks: list[Chunk]) -> Callable[[Tally], Rows]:

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -103,6 +103,11 @@ def parameters(folder: Path, url: str, **prometheus) -> Path:
     return path
 
 
+def kept_chunks(var: Path) -> list[str]:
+    folder = var / "cache" / "ingest"
+    return [name for name in os.listdir(folder) if not name.startswith(".")] if folder.exists() else []
+
+
 def digest(folder: Path) -> dict[str, str]:
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
@@ -117,9 +122,7 @@ def test_killed_twice_nothing_is_lost_doubled_or_fetched_again(tmp_path, monkeyp
             process = subprocess.Popen(command, env={**os.environ, "LOADMASTER_VAR": str(tmp_path / "var")})
             deadline = time.monotonic() + 60
             while (
-                process.poll() is None
-                and len(list((tmp_path / "var").rglob(".chunks/*.json"))) < reached
-                and time.monotonic() < deadline
+                process.poll() is None and len(kept_chunks(tmp_path / "var")) < reached and time.monotonic() < deadline
             ):
                 time.sleep(0.01)
             os.kill(process.pid, signal.SIGKILL)
@@ -128,6 +131,7 @@ def test_killed_twice_nothing_is_lost_doubled_or_fetched_again(tmp_path, monkeyp
         assert main(["--params", str(params), "--out", str(tmp_path / "raw")]) == 0
         killed = Counter(server.asked)
         server.asked.clear()
+        monkeypatch.setenv("LOADMASTER_VAR", str(tmp_path / "other"))
         assert main(["--params", str(params), "--out", str(tmp_path / "whole")]) == 0
         whole = Counter(server.asked)
     assert digest(tmp_path / "raw") == digest(tmp_path / "whole")
@@ -153,6 +157,46 @@ def test_a_server_that_dies_half_way_costs_only_what_is_missing(tmp_path, monkey
         main(["--params", str(params), "--out", str(tmp_path / "raw")])
     assert sum(1 for question, n in server.asked.items() if n > 1 and "ready" in question[0]) == 1
     assert read_manifest(tmp_path / "raw").rows["samples"] == 1440
+
+
+def test_a_night_asks_for_the_new_day_alone(tmp_path, monkeypatch):
+    """And gets the same bytes as one that asks for all of them."""
+    monkeypatch.setenv("LOADMASTER_VAR", str(tmp_path / "var"))
+    later = ["--from", str(DAY + timedelta(days=1)), "--to", str(DAY + timedelta(days=3))]
+    with Endless() as server:
+        arguments = ["--params", str(parameters(tmp_path, server.url)), "--out", str(tmp_path / "raw")]
+        assert main([*arguments, "--from", str(DAY), "--to", str(DAY + timedelta(days=2))]) == 0
+        server.asked.clear()
+        assert main([*arguments, *later]) == 0
+        asked = [float(start) for (query, start), n in server.asked.items() if "ready" in query and start]
+        monkeypatch.setenv("LOADMASTER_VAR", str(tmp_path / "other"))
+        assert main([*arguments[:3], str(tmp_path / "whole"), *later]) == 0
+    new_day = time_of(DAY + timedelta(days=3))
+    margin = {time_of(DAY + timedelta(days=1)) - 900.0}  # of the day that is the first one now
+    assert {start for start in asked if start < new_day} == margin
+    assert len(asked) == 24 + 2
+    assert digest(tmp_path / "raw") == digest(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("reopen", "flag", "days"), [(0, [], 0), (1, [], 1), (5, [], 2), (0, ["--again"], 3)])
+def test_late_samples_are_seen_where_a_kept_day_is_opened_again(tmp_path, monkeypatch, reopen, flag, days):
+    """By the rule: not at all, the days that reopen_days names, or all with --again; the last day is never late."""
+    monkeypatch.setenv("LOADMASTER_VAR", str(tmp_path / "var"))
+    series = [{"node": "n1"}]
+    with Endless(series=series) as server:
+        params = parameters(tmp_path, server.url, reopen_days=reopen)
+        arguments = ["--params", str(params), "--out", str(tmp_path / "raw"), *flag]
+        arguments += ["--from", str(DAY), "--to", str(DAY + timedelta(days=2))]
+        assert main(arguments) == 0
+        before = digest(tmp_path / "raw" / "samples")
+        series.append({"node": "late"})
+        assert main(arguments) == 0
+    changed = {name for name, content in digest(tmp_path / "raw" / "samples").items() if before[name] != content}
+    assert len({name.partition("/")[0] for name in changed}) == days
+
+
+def time_of(day: date) -> float:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()
 
 
 def test_an_interrupt_does_not_wait_for_the_rest_of_a_chunk(tmp_path):
@@ -285,8 +329,8 @@ def test_a_disk_that_takes_no_more_keeps_what_it_has(tmp_path, monkeypatch):
     monkeypatch.setattr(landing.pq, "write_table", until_full)
     with pytest.raises(LoadmasterError, match=r"No space left.*LOADMASTER_VAR.*kept"):
         ingest(config, days, tmp_path / "raw")
-    [kept] = (tmp_path / "var").rglob(".chunks/*.json")
-    assert str(DAY) in kept.name
+    [kept] = kept_chunks(tmp_path / "var")
+    assert str(DAY) in kept
     monkeypatch.setattr(landing.pq, "write_table", write)
     assert ingest(config, days, tmp_path / "raw").rows["samples"]
     (tmp_path / "file").write_text("")

@@ -38,10 +38,10 @@ def write_log(day, path):
 
 def run_killed_twice(command, folder, chunks):
     """Start the ingest, kill it after a third and two thirds of the chunks, and let a third run end."""
-    marks = folder / "var"
+    kept = folder / "var" / "cache" / "ingest"
     for reached in (chunks // 3, chunks * 2 // 3):
         process = subprocess.Popen(command)
-        while process.poll() is None and len(list(marks.rglob(".chunks/*.json"))) < reached:
+        while process.poll() is None and len(list(kept.glob("[!.]*"))) < reached:
             time.sleep(0.02)
         assert process.poll() is None, "the ingest ended before it could be killed"
         os.kill(process.pid, signal.SIGKILL)
