@@ -105,7 +105,7 @@ def parameters(folder: Path, url: str, **prometheus) -> Path:
 
 def kept_chunks(var: Path) -> list[str]:
     folder = var / "cache" / "ingest"
-    return [name for name in os.listdir(folder) if not name.startswith(".")] if folder.exists() else []
+    return [path.name for path in folder.glob("[!.]*")]
 
 
 def digest(folder: Path) -> dict[str, str]:
