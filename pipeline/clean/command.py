@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
-import os
-import shutil
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline import prices, settings
+from pipeline import kept, prices, settings
 from pipeline.clean.account import CleanMetrics, DayAccount, total
 from pipeline.clean.config import CleanConfig
 from pipeline.contracts import raw as raw_contract
@@ -28,14 +25,16 @@ from wire.errors import ContractError, run_cli
 
 if TYPE_CHECKING:
     from pipeline.clean.day import CleanedDay, RawDay
+    from pipeline.progress import Progress
 
 FILE = "part-0.parquet"
-DEFINITION = 7
-"""Raised when the definition of cleaning changes, so that half-done work of an older one is not used."""
+SECOND_US = 1_000_000
+STAGE = "clean"
+CODE = ("pipeline.clean.command",)
+"""A change of any module that this one imports makes every day anew."""
 STRAY_DAYS = 7
 STRAY_SHARE = 1e-3
 """Days this far from all others with less than this share of the rows are no days: a clock was wrong."""
-STANDARDS = ["cluster", "function", "standard_response_s"]
 _ACCOUNT = "account.json"
 
 
@@ -44,52 +43,54 @@ def clean(
 ) -> CleanMetrics:
     """Clean the days of a raw folder into window tables; returns the account of every row.
 
-    Days are done one after another, each in a scratch folder that survives a kill, and moved into place at the end.
-    A day that is cleaned again replaces its files; other days in ``out`` are left alone.
+    Days are done one after another, and each is kept under ``var/cache/clean``: a killed run goes on with the day it
+    was at, and a day whose raw rows, settings and code are those of an earlier run is linked into place, not cleaned.
+    Other days in ``out`` are left alone.
     """
-    from pipeline.clean.day import clean_day
-    from pipeline.clean.engine import Engine
-    from pipeline.clean.tables import EARLIER
     from pipeline.progress import Progress
 
     days, strays = _wanted_days(raw, first, last)
     price_file = raw / prices.FILE
     price_list = prices.read_prices(price_file) if price_file.exists() else {}
-    scratch = settings.var() / "scratch" / "clean"
-    folders: dict[date, Path] = {}
-    earlier = EARLIER.empty_table()
-    before = out / "functions" / f"date={days[0] - timedelta(days=1)}" / FILE
-    if before.exists():
-        earlier = _fastest(earlier, _standards(before))
-    writing: list[Future[None]] = []
-    # A day is written while the next one is read.
-    with (
-        ThreadPoolExecutor(1) as writer,
-        Engine(config, scratch) as engine,
-        Progress("clean", len(days), "day") as progress,
-    ):
-        for day in days:
-            source = _raw_day(raw, day, strays if day == days[0] else ())
-            folder = folders[day] = scratch / _key(source, config, price_list, earlier)
-            if (folder / _ACCOUNT).exists():
-                standards = _standards(folder / "functions.parquet")
-            else:
-                cleaned = clean_day(engine, source, price_list, earlier, config)
-                standards = cleaned.tables["functions"].select(STANDARDS)
-                while writing:
-                    writing.pop().result()
-                writing.append(writer.submit(_write, folder, cleaned))
-                del cleaned  # it goes when it is written
-            earlier = _fastest(earlier, standards)
-            progress.add(rows=source.rows, pieces=1)
-    for last_one in writing:
-        last_one.result()
+    sources = {day: _raw_day(raw, day, strays if day == days[0] else ()) for day in days}
+    folders = {day: _place(source, config, price_list) for day, source in sources.items()}
+    todo = [source for day, source in sources.items() if not kept.there(folders[day])]
+    with Progress("clean", len(days), "day", len(days) - len(todo)) as progress:
+        if todo:
+            _clean_days(todo, folders, price_list, config, progress)
     accounts = {
         day.isoformat(): msgspec.json.decode((folder / _ACCOUNT).read_bytes(), type=DayAccount)
         for day, folder in folders.items()
     }
-    _publish(folders, out)
+    for day, folder in folders.items():
+        for name in TABLES:
+            kept.link(folder / f"{name}.parquet", out / name / f"date={day.isoformat()}" / FILE)
+    kept.forget(STAGE)
     return total(accounts)
+
+
+def _clean_days(
+    todo: list[RawDay],
+    folders: dict[date, Path],
+    price_list: dict[str, float],
+    config: CleanConfig,
+    progress: Progress,
+) -> None:
+    from pipeline.clean.day import clean_day
+    from pipeline.clean.engine import Engine
+
+    writing: list[Future[None]] = []
+    # A day is written while the next one is read.
+    with ThreadPoolExecutor(1) as writer, Engine(config, settings.var() / "scratch" / "clean") as engine:
+        for source in todo:
+            cleaned = clean_day(engine, source, price_list, config)
+            while writing:
+                writing.pop().result()
+            writing.append(writer.submit(_write, folders[source.day], cleaned))
+            del cleaned  # it goes when it is written
+            progress.add(rows=source.rows, pieces=1)
+    for last_one in writing:
+        last_one.result()
 
 
 def _wanted_days(raw: Path, first: date | None, last: date | None) -> tuple[list[date], list[date]]:
@@ -153,7 +154,12 @@ def _raw_day(raw: Path, day: date, strays: Sequence[date] = ()) -> RawDay:
     files = {
         table: [file for one in (day, *strays) for file in _files(raw, table, one)] for table in raw_contract.TABLES
     }
-    near = [file for step in (-1, 1) for file in _files(raw, "samples", day + timedelta(days=step))]
+    near = [
+        file
+        for step in (-1, 1)
+        for table in ("samples", raw_contract.MARGIN)
+        for file in _files(raw, table, day + timedelta(days=step))
+    ]
     for table, paths in files.items():
         for path in paths:
             _check_schema(path, table)
@@ -176,56 +182,48 @@ def _check_schema(path: Path, table: str) -> None:
             raise ContractError(f"{path}: column {column.name} is {kind}", str(column.type))
 
 
-def _key(source: RawDay, config: CleanConfig, price_list: dict[str, float], earlier: pa.Table) -> str:
-    """Name the scratch folder of a day after everything its result depends on."""
-    paths = [*source.near, *(file for table in sorted(source.files) for file in source.files[table])]
-    contents = []
-    for path in paths:
-        with path.open("rb") as file:
-            contents.append(f"{path.parent.parent.parent.name}:{hashlib.file_digest(file, 'sha256').hexdigest()}")
-    parts = [DEFINITION, source.day, contents, config, price_list, earlier.to_pylist()]
-    digest = hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
-    return f"{source.day.isoformat()}-{digest[:16]}"
+def _place(source: RawDay, config: CleanConfig, price_list: dict[str, float]) -> Path:
+    """Name the folder of a day after everything its result depends on."""
+    files = [
+        f"{table}:{kept.digest_of(file)}"
+        for table in sorted(source.files)
+        for file in source.files[table]
+    ]  # fmt: skip
+    near = _digest_of_rows(source.near, source.span_us, config.margin_seconds)
+    return kept.place(STAGE, source.day.isoformat(), CODE, source.day, sorted(files), near, config, price_list)
+
+
+def _digest_of_rows(files: list[Path], span_us: tuple[int, int], margin_s: int) -> list[str]:
+    """Name the rows within a margin around a day by their content, in whichever files and order they lie.
+
+    A neighbour is there whole, or as its margin alone, or later than this day: what counts is what this day sees of it.
+    """
+    if not files:
+        return []
+    import duckdb
+
+    margin_us = margin_s * SECOND_US
+    columns = ", ".join(raw_contract.SAMPLES.names)
+    query = f"""SELECT count(*), sum(hash({columns})::HUGEINT) FROM read_parquet(?, hive_partitioning = false)
+        WHERE time >= make_timestamptz({span_us[0] - margin_us}) AND time < make_timestamptz({span_us[1] + margin_us})
+        AND (time < make_timestamptz({span_us[0]}) OR time >= make_timestamptz({span_us[1]}))"""  # noqa: S608 - our own names
+    return [str(number) for number in duckdb.execute(query, [[str(file) for file in files]]).fetchall()[0]]
 
 
 def _write(folder: Path, cleaned: CleanedDay) -> None:
-    """Write a finished day; the account comes last, and a day without one is not finished."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write a finished day, whole or not at all."""
+    with kept.made(folder) as unfinished:
 
-    def write(name: str) -> None:
-        table = cleaned.tables[name].replace_schema_metadata({VERSION_KEY: str(SCHEMA_VERSION).encode()})
-        # Names repeat; measured numbers hardly do, and looking for it takes longer than writing them.
-        names = [column.name for column in table.schema if pa.types.is_string(column.type)]
-        pq.write_table(table, folder / f"{name}.parquet", compression="zstd", use_dictionary=names)
+        def write(name: str) -> None:
+            table = cleaned.tables[name].replace_schema_metadata({VERSION_KEY: str(SCHEMA_VERSION).encode()})
+            # Names repeat; measured numbers hardly do, and looking for it takes longer than writing them.
+            names = [column.name for column in table.schema if pa.types.is_string(column.type)]
+            pq.write_table(table, unfinished / f"{name}.parquet", compression="zstd", use_dictionary=names)
 
-    with ThreadPoolExecutor(2) as writers:
-        list(writers.map(write, cleaned.tables))
-    account = DayAccount(cleaned.accounts, {name: table.num_rows for name, table in cleaned.tables.items()})
-    write_atomic(folder / _ACCOUNT, msgspec.json.encode(account))
-
-
-def _standards(functions: Path) -> pa.Table:
-    return pq.read_table(functions, columns=STANDARDS, partitioning=None)
-
-
-def _fastest(earlier: pa.Table, today: pa.Table) -> pa.Table:
-    """Carry the standard response of each function on: the fastest seen so far."""
-    both = pa.concat_tables([earlier, today.cast(earlier.schema)])
-    found = both.group_by(["cluster", "function"]).aggregate([("standard_response_s", "min")])
-    return found.rename_columns(STANDARDS).sort_by([("cluster", "ascending"), ("function", "ascending")])
-
-
-def _publish(folders: dict[date, Path], out: Path) -> None:
-    """Put finished days into place, file by file, each replaced whole; then forget the scratch."""
-    for day, folder in folders.items():
-        for name in TABLES:
-            target = out / name / f"date={day.isoformat()}" / FILE
-            target.parent.mkdir(parents=True, exist_ok=True)
-            temporary = target.with_name(f".{FILE}.{os.getpid()}.tmp")
-            shutil.copyfile(folder / f"{name}.parquet", temporary)
-            temporary.replace(target)
-    for folder in folders.values():
-        shutil.rmtree(folder)
+        with ThreadPoolExecutor(2) as writers:
+            list(writers.map(write, cleaned.tables))
+        account = DayAccount(cleaned.accounts, {name: table.num_rows for name, table in cleaned.tables.items()})
+        write_atomic(unfinished / _ACCOUNT, msgspec.json.encode(account))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

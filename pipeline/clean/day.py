@@ -58,20 +58,17 @@ class CleanedDay:
     accounts: dict[str, Account]
 
 
-def clean_day(
-    engine: Engine, day: RawDay, prices: dict[str, float], earlier: pa.Table, config: CleanConfig
-) -> CleanedDay:
+def clean_day(engine: Engine, day: RawDay, prices: dict[str, float], config: CleanConfig) -> CleanedDay:
     """Clean one day.
 
     Args:
         engine: Where to run.
         day: Raw files.
         prices: Instance type → USD/hour; may be empty.
-        earlier: ``cluster``, ``function``, ``standard_response_s`` known from the day before; may be empty.
         config: Settings.
     """
     try:
-        return _Day(engine, day, config).run(prices, earlier)
+        return _Day(engine, day, config).run(prices)
     finally:
         engine.release()
 
@@ -84,9 +81,9 @@ class _Day:
         self.accounts = {table: Account(rows_in=_rows(day.files.get(table, []))) for table in raw_contract.TABLES}
         self.bad: list[pa.Table] = []
 
-    def run(self, prices: dict[str, float], earlier: pa.Table) -> CleanedDay:
+    def run(self, prices: dict[str, float]) -> CleanedDay:
         if self.day.near or self.day.files.get("samples") or self.day.files.get("requests"):
-            found = self._tables(prices, earlier)
+            found = self._tables(prices)
         else:
             # Traces of VMs and jobs hold nothing but events, often over hundreds of days.
             stated = self._source_events()
@@ -103,7 +100,7 @@ class _Day:
             account.check(f"{table} of {self.day.day}")
         return CleanedDay(tables, self.accounts)
 
-    def _tables(self, prices: dict[str, float], earlier: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    def _tables(self, prices: dict[str, float]) -> Iterator[tuple[str, pa.Table]]:
         """Make the window tables; their queries are put together while the samples are read."""
         put_aside = partial(self._put_aside, "samples")
         cleaner = SampleCleaner(self.engine, self.day.span_us, self.accounts["samples"], put_aside, self.config)
@@ -115,7 +112,6 @@ class _Day:
         make = partial(window_tables, given=given, config=self.config)
         plan = self.engine.plans.get("windows", *given.described, make=make)
         self.engine.call("long", cleaner.run(samples))
-        self.engine.put("earlier", earlier)
         price_list = [{"instance_type": kind, "price_usd_per_hour": price} for kind, price in prices.items()]
         self.engine.put("prices", pa.Table.from_pylist(price_list, PRICES))
         self.engine.put("day", pa.table([[bound] for bound in self.day.span_us], DAY))

@@ -120,17 +120,11 @@ def with_log(gateway: ir.Table, log: ir.Table) -> ir.Table:
     return ended(rows)
 
 
-def with_standard(rows: ir.Table, earlier: ir.Table) -> ir.Table:
-    """Add the standard response: of the day's fastest windows, or of ``earlier`` days (``standard_response_s``)."""
+def with_standard(rows: ir.Table) -> ir.Table:
+    """Add the standard response: of the day's fastest windows."""
     standard = rows.group_by("cluster", "function").agg(today=rows.response_mean_s.quantile(FASTEST))
-    joined = rows.left_join(standard, ["cluster", "function"]).left_join(earlier, ["cluster", "function"])
-    return joined.select(
-        *[rows[name] for name in rows.columns],
-        standard_response_s=ibis.least(
-            ibis.coalesce(standard.today, earlier.standard_response_s),
-            ibis.coalesce(earlier.standard_response_s, standard.today),
-        ),
-    )
+    joined = rows.left_join(standard, ["cluster", "function"])
+    return joined.select(*[rows[name] for name in rows.columns], standard_response_s=standard.today)
 
 
 def counted_by_pod(long: ir.Table) -> ir.Table:

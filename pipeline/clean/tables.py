@@ -20,8 +20,6 @@ INNER = {"window_start": "window", "time": "t"}
 """What columns of the contract are called before they are written: whole seconds, and microseconds."""
 NAMES = ("cluster", "node", "pod", "card")
 """What a thing's number stands for."""
-EARLIER = pa.schema([("cluster", pa.string()), ("function", pa.string()), ("standard_response_s", pa.float64())])
-"""The fastest responses of the days before."""
 PRICES = pa.schema([("instance_type", pa.string()), ("price_usd_per_hour", pa.float64())])
 DAY = pa.schema([("low", pa.int64()), ("high", pa.int64())])
 """First microsecond of the day and of the next."""
@@ -45,7 +43,7 @@ class Given:
 
 
 def window_tables(plan: Planner, given: Given, config: CleanConfig) -> None:
-    """Add the queries that make window tables of the given ones, and of ``long``, ``earlier``, ``prices``, ``day``."""
+    """Add the queries that make window tables of the given ones, and of ``long``, ``prices``, ``day``."""
     samples = replace(
         given.samples,
         rows=promised("samples", given.samples.rows.schema()),
@@ -69,7 +67,7 @@ def window_tables(plan: Planner, given: Given, config: CleanConfig) -> None:
         pod_rows = plan.cache(presence.with_unseen(pod_rows, pod_lives, requests), "all_pods")
         dealt = plan.cache(demands.deal(requests, pod_rows), "dealt")
         handled = demands.handled(dealt, handled)
-    function_rows = functions.with_standard(function_rows, promised("earlier", EARLIER))
+    function_rows = functions.with_standard(function_rows)
     function_rows = plan.cache(function_rows, "function_rows")
     node_rows = nodes.node_rows(filled, samples, labels.details(seen, "node"), config)
     node_rows = plan.cache(nodes.complete_nodes(node_rows, pod_rows, promised("prices", PRICES)), "node_rows")

@@ -81,7 +81,7 @@ FUNCTIONS = pa.schema(
         pa.field("requests", pa.int64(), nullable=False),
         pa.field("response_mean_s", pa.float64()),
         pa.field("response_p95_s", pa.float64()),
-        pa.field("standard_response_s", pa.float64()),  # uncontended: the fastest tenth seen so far
+        pa.field("standard_response_s", pa.float64()),  # uncontended: the fastest tenth of the day's windows
         pa.field("net_mb_per_request", pa.float64()),
         pa.field("disk_io_per_request", pa.float64()),
         *_QUALITY,

@@ -2,7 +2,8 @@
 
 Writes ``index.html`` (every rule and what came of it), ``verdict.json``, the Data Docs and ``request_mix.json`` (the
 last accepted day); an error stops the pipeline with table, rule, count and example rows, warnings let it go on and are
-shown in the gate's report.
+shown in the gate's report. What was found of a day is kept under ``var/cache/validate``: a night of many days looks at
+the new one, and at what only several days together can tell.
 """
 
 from __future__ import annotations
@@ -12,26 +13,23 @@ import sys
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from pipeline import settings
-from pipeline.contracts.windows import SCHEMA_VERSION, TABLES, VERSION_KEY
+from pipeline import kept, settings
+from pipeline.contracts.windows import TABLES
 from pipeline.errors import DataError
 from pipeline.files import replaced_folder, write_atomic
 from pipeline.progress import Progress
 from pipeline.validate import drift
 from pipeline.validate.config import ValidateConfig
-from pipeline.validate.verdict import Finding, Verdict
-from wire.errors import ContractError, run_cli
-
-if TYPE_CHECKING:
-    import pandas as pd
+from pipeline.validate.verdict import Verdict
+from wire.errors import run_cli
 
 PAGE = "index.html"
+STAGE = "validate"
+CODE = ("pipeline.validate.command",)
+"""A change of any module that this one imports makes every day anew."""
 
 
 def validate(
@@ -54,7 +52,8 @@ def validate(
         until: Last day that was asked for; the windows must reach its end.
     """
     from pipeline.validate import cross, plausible
-    from pipeline.validate.page import render
+    from pipeline.validate.day import DOCS, check, read_found
+    from pipeline.validate.page import docs_index, render
     from pipeline.validate.rules import over_tables
     from pipeline.validate.suites import Suites
     from pipeline.windows import days_of
@@ -62,34 +61,31 @@ def validate(
     days = [day.isoformat() for day in days_of(windows)]
     before = drift.read_accepted(accepted)
     suites = Suites(config.examples)
-    findings: list[Finding] = []
-    counts: dict[str, dict[str, int]] = {}
-    mixes: dict[str, drift.Mix] = {}
-    seen: dict[str, dict[str, pd.DatetimeIndex]] = {}
-    checks, last_window = 0, None
-    clocks = plausible.Clocks()
+    places: dict[str, Path] = {}
     with Progress("validate", len(days), "day") as progress:
         for day in days:
-            tables = {table: _read(windows, table, day) for table in TABLES}
-            counts[day] = {table: len(frame) for table, frame in tables.items()}
-            for table, frame in tables.items():
-                if len(frame) or table == "nodes":
-                    tried, found = suites.run(table, day, frame)
-                    checks += tried
-                    findings += found
-            findings += cross.check_day(day, tables, config)
-            findings += plausible.check_day(day, tables, config)
-            clocks.add(tables)
-            checks += cross.DAY_CHECKS + plausible.DAY_CHECKS
-            mixes[day] = drift.mix_of(tables["functions"])
-            seen[day] = cross.windows_by_cluster(tables["nodes"])
-            newest = [rows["window_start"].max() for name, rows in tables.items() if len(rows) and name != "quarantine"]
-            last_window = max([time.to_pydatetime() for time in newest], default=last_window)
-            progress.add(rows=sum(counts[day].values()), pieces=1)
+            files = {table: _files(windows, table, day) for table in TABLES}
+            contents = {table: [kept.digest_of(file) for file in found] for table, found in files.items()}
+            folder = places[day] = kept.place(STAGE, day, CODE, day, contents, config)
+            if not kept.there(folder):
+                with kept.made(folder) as unfinished:
+                    check(day, files, suites, config, unfinished)
+            progress.add(pieces=1)
+    found = {day: read_found(place) for day, place in places.items()}
+    findings = [finding for day in found.values() for finding in day.findings]
+    counts = {day: one.rows for day, one in found.items()}
+    mixes = {day: one.mix for day, one in found.items()}
+    clocks = plausible.Clocks()
+    for one in found.values():
+        clocks.add(one.clocks)
+    last_window = max((one.last_window for one in found.values() if one.last_window is not None), default=None)
+    seen = {day: one.windows_by_cluster() for day, one in found.items()}
     findings += cross.check_range(cross.Found(counts, seen, last_window), (since, until), config)
     findings += clocks.check()
+    findings += plausible.check_responses({day: one.responses for day, one in found.items()}, config)
     drifting = list(drift.check_drift(mixes, before, config))
     findings += drifting
+    checks = sum(one.checks for one in found.values())
     checks += cross.RANGE_CHECKS + plausible.RANGE_CHECKS + len(days)
     errors = [str(finding) for finding in findings if finding.severity == "error"]
     verdict = Verdict(
@@ -106,31 +102,24 @@ def validate(
     )
     now = drift.newly_accepted(mixes, before) if verdict.passed else before
     with replaced_folder(out) as folder:
-        suites.build_docs(folder / "docs")
+        for day, place in places.items():
+            kept.link_folder(place / DOCS, folder / DOCS / day)
+        write_atomic(folder / DOCS / PAGE, docs_index(days).encode())
         page = render(verdict, [*over_tables(config), *suites.rules()])
         write_atomic(folder / PAGE, page.encode())
         write_atomic(folder / "verdict.json", msgspec.json.format(msgspec.json.encode(verdict), indent=2) + b"\n")
         write_atomic(folder / drift.ACCEPTED_NOW, drift.document(now))
+    kept.forget(STAGE)
     return verdict
 
 
-def _read(windows: Path, table: str, day: str) -> pd.DataFrame:
+def _files(windows: Path, table: str, day: str) -> list[Path]:
     files = sorted((windows / table / f"date={day}").glob("*.parquet"))
     if not files:
         raise DataError(
             f"{windows / table} has no files for {day}", "every table for every day", "run pipeline.clean for it"
         )
-    for file in files:
-        try:
-            schema = pq.read_schema(file)
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{file} cannot be read: {error}", "a Parquet file", "run clean again") from error
-        if (schema.metadata or {}).get(VERSION_KEY) != str(SCHEMA_VERSION).encode() or not schema.equals(TABLES[table]):
-            raise ContractError(f"{file}: not the schema of {table}", f"version {SCHEMA_VERSION}", "run clean again")
-    from pandas import concat
-
-    frame: pd.DataFrame = concat([pq.ParquetFile(file).read().to_pandas() for file in files], ignore_index=True)
-    return frame
+    return files
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -46,6 +46,15 @@ def render(verdict: Verdict, rules: Sequence[Rule]) -> str:
     )
 
 
+def docs_index(days: Sequence[str]) -> str:
+    """Write the way to the Data Docs of each day."""
+    links = "".join(f'<li><a href="{escape(day)}/index.html">{escape(day)}</a></li>' for day in days)
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Data Docs</title>'
+        f"<style>{_STYLE}</style></head><body><h1>Data Docs, day by day</h1><ul>{links}</ul></body></html>\n"
+    )
+
+
 def _row(rule: Rule, state: str, findings: Sequence[Finding]) -> str:
     shown = "".join(
         f"<li>{escape(finding.day or 'all days')}: {escape(finding.message)} ({finding.count:,})"

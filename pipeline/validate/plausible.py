@@ -5,8 +5,10 @@ Nothing is put right here, for each may be true after all: it is said, and too m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from statistics import median
 
 import pandas as pd
 
@@ -14,8 +16,8 @@ from pipeline.validate.config import ValidateConfig
 from pipeline.validate.verdict import Finding, Severity
 from wire.contracts.window import WINDOW_SECONDS
 
-DAY_CHECKS = 3
-RANGE_CHECKS = 1
+DAY_CHECKS = 2
+RANGE_CHECKS = 2
 MUCH_LONGER = 300.0
 """Responses this many times their standard are milliseconds taken for seconds (1,000), not a busy cluster."""
 AT_ONCE = 100.0
@@ -23,28 +25,45 @@ AT_ONCE = 100.0
 ZONE_S, LARGEST_ZONE_S, CLOSE_S = 1800.0, 14 * 3600.0, 600.0
 """Zones differ by half hours, up to fourteen; windows at both ends may be missing."""
 
-Ends = dict[str, tuple[pd.Timestamp, pd.Timestamp]]
+Ends = dict[str, tuple[float, float]]
+"""Thing -> its first and last window, seconds since 1970."""
+Responses = dict[str, tuple[float, float, int]]
+"""Function, with its cluster -> its usual response on a day, the day's standard, and how many requests."""
 
 
 def check_day(day: str, tables: dict[str, pd.DataFrame], config: ValidateConfig) -> Iterator[Finding]:
     """Look at one day."""
-    yield from _responses(day, tables["functions"], config)
     yield from _at_once(day, tables["functions"], tables["pods"], config)
     yield from _names(day, tables["functions"], config)
 
 
-def _responses(day: str, functions: pd.DataFrame, config: ValidateConfig) -> Iterator[Finding]:
+def responses_of(functions: pd.DataFrame) -> Responses:
+    """Sum up how long requests took on a day."""
     known = functions[(functions["requests"] > 0) & (functions["standard_response_s"] > 0)]
-    ratio = known["response_mean_s"] / known["standard_response_s"]
-    usual = ratio.groupby([known["cluster"], known["function"]]).median()
-    long = usual[usual > MUCH_LONGER]
-    if len(long):
-        requests = known.groupby(["cluster", "function"])["requests"].sum()
-        share = float(requests[long.index].sum() / requests.sum())
-        message = f"responses are {MUCH_LONGER:g} times their standard or more all day: milliseconds taken for seconds?"
-        examples = _examples(long, "times_standard", config)
-        severity: Severity = "error" if share > config.broken_links_fail else "warning"
-        yield Finding(severity, "functions", "response_unit", day, len(long), message, examples)
+    by_name = known.groupby(known["cluster"] + "/" + known["function"])
+    found = by_name.agg({"response_mean_s": "median", "standard_response_s": "min", "requests": "sum"})
+    return {str(name): (float(usual), float(own), int(count)) for name, usual, own, count in found.itertuples()}
+
+
+def check_responses(days: Mapping[str, Responses], config: ValidateConfig) -> Iterator[Finding]:
+    """Hold each day's responses to the standard of their function: the fastest day up to then."""
+    standard: dict[str, float] = {}
+    for day, functions in sorted(days.items()):
+        for name, (_, own, _) in functions.items():
+            standard[name] = min(own, standard.get(name, own))
+        long = {name: usual / standard[name] for name, (usual, *_) in functions.items()}
+        long = {name: times for name, times in long.items() if times > MUCH_LONGER}
+        if long:
+            share = sum(functions[name][2] for name in long) / sum(count for *_, count in functions.values())
+            message = (
+                f"responses are {MUCH_LONGER:g} times their standard or more all day: milliseconds taken for seconds?"
+            )
+            examples: list[dict[str, object]] = [
+                {"function": name, "times_standard": round(times)}
+                for name, times in list(long.items())[: config.examples]
+            ]
+            severity: Severity = "error" if share > config.broken_links_fail else "warning"
+            yield Finding(severity, "functions", "response_unit", day, len(long), message, examples)
 
 
 def _at_once(day: str, functions: pd.DataFrame, pods: pd.DataFrame, config: ValidateConfig) -> Iterator[Finding]:
@@ -80,30 +99,35 @@ def _names(day: str, functions: pd.DataFrame, config: ValidateConfig) -> Iterato
 
 @dataclass
 class Clocks:
-    """First and last window of what each cluster's parts tell, gathered day by day."""
+    """First and last window of what each cluster's parts tell, of a day or of several."""
 
     nodes: dict[str, Ends] = field(default_factory=dict)
     """By cluster, by node."""
     requests: dict[str, Ends] = field(default_factory=dict)
     """By cluster; of all its functions together."""
 
-    def add(self, tables: dict[str, pd.DataFrame]) -> None:
-        """Take a day in."""
+    @classmethod
+    def of(cls, tables: Mapping[str, pd.DataFrame]) -> Clocks:
+        """Look at the tables of a day."""
         asked = tables["functions"][tables["functions"]["requests"] > 0].assign(function="requests")
-        for into, rows, name in ((self.nodes, tables["nodes"], "node"), (self.requests, asked, "function")):
-            for (cluster, thing), times in rows.groupby(["cluster", name])["window_start"]:
-                ends = into.setdefault(str(cluster), {})
-                first, last = ends.get(str(thing), (times.min(), times.max()))
-                ends[str(thing)] = (min(first, times.min()), max(last, times.max()))
+        return cls(_ends(tables["nodes"], "node"), _ends(asked, "function"))
+
+    def add(self, day: Clocks) -> None:
+        """Take a day in."""
+        for into, found in ((self.nodes, day.nodes), (self.requests, day.requests)):
+            for cluster, things in found.items():
+                ends = into.setdefault(cluster, {})
+                for thing, (first, last) in things.items():
+                    known = ends.get(thing, (first, last))
+                    ends[thing] = (min(first, known[0]), max(last, known[1]))
 
     def check(self) -> Iterator[Finding]:
         """Find nodes, and logs of requests, that begin and end by the same half hours apart from the rest."""
         for cluster, nodes in self.nodes.items():
-            usual = pd.Series([ends[0] for ends in nodes.values()]).median()
-            last = pd.Series([ends[1] for ends in nodes.values()]).median()
+            usual, last = (median(ends[end] for ends in nodes.values()) for end in (0, 1))
             told = {**nodes, **self.requests.get(cluster, {})}
             for thing, ends in told.items():
-                early, late = (ends[0] - usual).total_seconds(), (ends[1] - last).total_seconds()
+                early, late = ends[0] - usual, ends[1] - last
                 zone = round(early / ZONE_S) * ZONE_S
                 near = max(abs(early - zone), abs(late - zone)) <= CLOSE_S
                 if zone and near and abs(zone) <= LARGEST_ZONE_S:
@@ -111,3 +135,10 @@ class Clocks:
                         f"{cluster}: {thing} begin and end {zone / 3600:+g} h beside the rest: a clock in another zone?"
                     )
                     yield Finding("warning", "nodes", "other_zone", "", 1, message)
+
+
+def _ends(rows: pd.DataFrame, name: str) -> dict[str, Ends]:
+    found: dict[str, Ends] = defaultdict(dict)
+    for (cluster, thing), times in rows.groupby(["cluster", name])["window_start"]:
+        found[str(cluster)][str(thing)] = (times.min().timestamp(), times.max().timestamp())
+    return dict(found)

@@ -24,20 +24,25 @@ SUITES_FILE = Path(__file__).with_name("suites.yaml")
 
 
 class Suites:
-    """Suites of all tables in one context; run a table and day at a time, then build the docs."""
+    """Suites of all tables; run the tables of a day, then build the day's docs."""
 
     def __init__(self, examples: int, path: Path = SUITES_FILE) -> None:
         os.environ["GX_ANALYTICS_ENABLED"] = "false"
         logging.getLogger("great_expectations").setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", module="great_expectations")
         import great_expectations as gx
-        from great_expectations.data_context.types.base import ProgressBarsConfig
 
         self._gx: Any = gx
-        self._context: Any = gx.get_context(mode="ephemeral")
-        self._context.variables.progress_bars = ProgressBarsConfig(globally=False)
+        self._context = self._fresh()
         self._examples = examples
         self._suites = {table: _suite(table, entries) for table, entries in _read(path).items()}
+
+    def _fresh(self) -> Any:
+        from great_expectations.data_context.types.base import ProgressBarsConfig
+
+        context = self._gx.get_context(mode="ephemeral")
+        context.variables.progress_bars = ProgressBarsConfig(globally=False)
+        return context
 
     def run(self, table: str, day: str, rows: pd.DataFrame) -> tuple[int, list[Finding]]:
         """Run the suite of one table on one day's rows; returns how many rules were tried, and which did not hold."""
@@ -76,12 +81,13 @@ class Suites:
         return found
 
     def build_docs(self, folder: Path) -> None:
-        """Write the Data Docs: every table and day, with what was expected and found."""
+        """Write the Data Docs of what was run since the last ones: what was expected and found, table by table."""
         backend = {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(folder.absolute())}
         index = {"class_name": "DefaultSiteIndexBuilder"}
         site = {"class_name": "SiteBuilder", "site_index_builder": index, "store_backend": backend}
         self._context.add_data_docs_site("windows", site)
         self._context.build_data_docs(site_names=["windows"])
+        self._context = self._fresh()
 
 
 def _read(path: Path) -> dict[str, list[dict[str, dict[str, Any]]]]:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from pipeline.clean.config import CleanConfig
 from pipeline.clean.day import RawDay, clean_day
 from pipeline.clean.engine import Engine
-from pipeline.clean.tables import EARLIER
 from pipeline.contracts.raw import METRICS
 from pipeline.contracts.windows import KEYS
 
@@ -56,7 +55,7 @@ def test_every_row_is_accounted_for_and_windows_are_sound(
     rows["samples"] += data.draw(sample_rows(healthy))
     raw = healthy.write(tmp_path / "raw", {"c": rows})
     files = {table: sorted(raw.glob(f"{table}/*/*/*.parquet")) for table in ("samples", "requests", "events")}
-    cleaned = clean_day(engine, RawDay(healthy.day, files), {}, EARLIER.empty_table(), CleanConfig())
+    cleaned = clean_day(engine, RawDay(healthy.day, files), {}, CleanConfig())
     account = cleaned.accounts["samples"]
     assert account.rows_in == sum(pq.read_metadata(file).num_rows for file in files["samples"])
     account.check("samples")

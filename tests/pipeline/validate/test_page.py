@@ -130,7 +130,10 @@ def pods(count: int = 1) -> pd.DataFrame:
 
 
 def check(table: pd.DataFrame) -> list[tuple[str, str]]:
-    found = plausible.check_day("2026-03-02", {"functions": table, "pods": pods()}, CONFIG)
+    found = [
+        *plausible.check_day("2026-03-02", {"functions": table, "pods": pods()}, CONFIG),
+        *plausible.check_responses({"2026-03-02": plausible.responses_of(table)}, CONFIG),
+    ]
     return [(finding.severity, finding.rule) for finding in found]
 
 
@@ -142,6 +145,16 @@ def test_durations_in_milliseconds_are_seen_by_their_history_and_by_what_pods_ca
     assert ("warning", "response_unit") in check(few)
     new = functions(response_mean_s=2000.0, standard_response_s=2000.0, requests=3000)
     assert check(new) == [("warning", "requests_at_once")]
+
+
+def test_milliseconds_that_begin_on_a_later_day_are_seen_by_the_days_before() -> None:
+    """A day knows only its own standard, which is in milliseconds too; the fastest day up to then tells."""
+    days = {
+        day: plausible.responses_of(functions(response_mean_s=seconds, standard_response_s=seconds))
+        for day, seconds in (("2026-03-02", 0.2), ("2026-03-03", 200.0), ("2026-03-04", 0.2))
+    }
+    [found] = plausible.check_responses(days, CONFIG)
+    assert (found.severity, found.rule, found.day) == ("error", "response_unit", "2026-03-03")
 
 
 def test_labels_without_end_are_seen() -> None:
@@ -159,8 +172,7 @@ def clocks(**shifts: float) -> list[str]:
          for name in ("a", "b", "c")]
     )  # fmt: skip
     asked = pd.DataFrame({"window_start": starts[1:-1] + pd.Timedelta(hours=shifts.get("requests", 0)), "cluster": "c"})
-    found = plausible.Clocks()
-    found.add({"nodes": nodes, "functions": asked.assign(function="f", requests=1)})
+    found = plausible.Clocks.of({"nodes": nodes, "functions": asked.assign(function="f", requests=1)})
     return [finding.message for finding in found.check()]
 
 
