@@ -6,9 +6,6 @@ into memory read-only: any number of environments and processes share one copy.
 
 from __future__ import annotations
 
-import hashlib
-import shutil
-import tempfile
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -22,12 +19,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pipeline import settings
+from pipeline import kept
 from pipeline.contracts.windows import SCHEMA_VERSION, TABLES, VERSION_KEY
 from pipeline.errors import DataError
 from pipeline.prices import DEFAULT_USD_PER_HOUR
 from sched_env.tables import NodeTable
-from wire import closure
 from wire.contracts.window import WINDOW_SECONDS
 from wire.errors import ConfigError, ContractError
 
@@ -35,6 +31,7 @@ DEFAULT_NET_MB_S = 1000.0
 DEFAULT_DISK_IOPS = 5000.0
 """Capacities of a node whose network or disk nobody reports: those of the functions scenarios."""
 Arrays = dict[str, NDArray[np.generic]]
+STAGE = "windows"
 
 
 class SplitConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,25 +72,29 @@ class Splits:
     test: Span
 
 
+LEAST_PER_GAP = 16
+"""A gap takes at most this part of the windows: half an hour of eight, the whole hour of sixteen or more."""
+
+
 def splits(start: datetime, end: datetime, config: SplitConfig | None = None) -> Splits:
-    """Divide ``[start, end)`` into train | validation | test, in that order, with gaps."""
+    """Divide ``[start, end)`` into train | validation | test, in that order, with gaps (short ones in short time)."""
     config = config or SplitConfig()
     windows = int((end - start).total_seconds()) // WINDOW_SECONDS
-    usable = windows - 2 * config.gap_windows
+    gap = min(config.gap_windows, windows // LEAST_PER_GAP)
+    usable = windows - 2 * gap
     train, validation = int(usable * config.train), int(usable * config.validation)
     if min(train, validation, usable - train - validation) < 1:
+        share = min(config.train, config.validation, 1 - config.train - config.validation)
         raise DataError(
-            f"{start} to {end} has {windows} windows, {max(usable, 0)} without the gaps",
-            "at least one window each for train, validation and test",
-            "ask for more days, or lower splits.gap_windows",
+            f"{start} to {end} has {windows} windows ({windows * WINDOW_SECONDS / 3600:.3g} h), {usable} without gaps",
+            f"at least one window each for train, validation and test, so some {int(1 / share) + 1} of them",
+            "ask for more days, or for a larger share of the smallest part (section splits)",
         )
     step = timedelta(seconds=WINDOW_SECONDS)
     first = start + train * step
-    second = first + config.gap_windows * step
+    second = first + gap * step
     third = second + validation * step
-    return Splits(
-        Span(start, first), Span(second, third), Span(third + config.gap_windows * step, start + windows * step)
-    )
+    return Splits(Span(start, first), Span(second, third), Span(third + gap * step, start + windows * step))
 
 
 def days_of(windows: Path) -> list[date]:
@@ -114,6 +115,39 @@ def span(windows: Path) -> Span:
     days = days_of(windows)
     first, last = (datetime(day.year, day.month, day.day, tzinfo=UTC) for day in (days[0], days[-1]))
     return Span(first, last + timedelta(days=1))
+
+
+def covered(windows: Path) -> Span:
+    """Return the time that window tables really hold, from the first window to the end of the last: what is split.
+
+    Eight hours of a day are eight hours; whole days would put all of them into the first split.
+    """
+    days = days_of(windows)
+    tables = [name for name in TABLES if name != "quarantine"]
+    ends = [[_ends(windows, table, day) for table in tables] for day in (days[0], days[-1])]
+    first = min((low for low, _ in filter(None, ends[0])), default=None)
+    last = max((high for _, high in filter(None, ends[1])), default=None)
+    if first is None or last is None:  # a day of nothing but quarantine, at an end
+        return span(windows)
+    return Span(first, last + timedelta(seconds=WINDOW_SECONDS))
+
+
+def _ends(windows: Path, table: str, day: date) -> tuple[datetime, datetime] | None:
+    """Return the first and last window of a table and day, from the files' footers."""
+    found = []
+    for file in (windows / table / f"date={day.isoformat()}").glob("*.parquet"):
+        about = pq.read_metadata(file)
+        column = about.schema.names.index("window_start")
+        groups = [about.row_group(number).column(column).statistics for number in range(about.num_row_groups)]
+        found += [(group.min, group.max) for group in groups if group is not None and group.has_min_max]
+    return (min(low for low, _ in found), max(high for _, high in found)) if found else None
+
+
+def standards(windows: Path, end: datetime) -> pd.Series[float]:
+    """Return the standard response of functions, by cluster and function: of the fastest day that ended by then."""
+    functions = frame_of(windows, "functions", span(windows).start, end, ["function", "standard_response_s"])
+    fastest: pd.Series[float] = functions.groupby(["cluster", "function"])["standard_response_s"].min()
+    return fastest
 
 
 def read(windows: Path, table: str, start: datetime, end: datetime, columns: list[str] | None = None) -> pa.Table:
@@ -159,24 +193,14 @@ def mapped(
         key: What else they depend on.
         build: Makes them.
     """
-    name = module.rpartition(".")[2]
-    digest = hashlib.sha256(msgspec.json.encode([closure.fingerprint(module), key]))
-    for file in files:
-        with file.open("rb") as content:
-            digest.update(hashlib.file_digest(content, "sha256").digest())
-    cache = settings.var() / "cache" / "windows"
-    folder = cache / f"{name}-{digest.hexdigest()[:24]}"
-    if not folder.exists():
-        cache.mkdir(parents=True, exist_ok=True)
+    contents = [kept.digest_of(file) for file in files]
+    folder = kept.place(STAGE, module.rpartition(".")[2], (module,), key, contents)
+    if not kept.there(folder):
         arrays = build()
-        temporary = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=cache))
-        for column, values in arrays.items():
-            np.save(temporary / f"{column}.npy", values, allow_pickle=False)
-        try:
-            temporary.rename(folder)
-        except OSError:
-            # Another process was faster; its files are the same.
-            shutil.rmtree(temporary)
+        with kept.made(folder) as unfinished:
+            for column, values in arrays.items():
+                np.save(unfinished / f"{column}.npy", values, allow_pickle=False)
+        kept.forget(STAGE)
     return {file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in sorted(folder.glob("*.npy"))}
 
 

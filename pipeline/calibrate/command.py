@@ -24,8 +24,8 @@ from wire.contracts.feature_spec import ProblemName
 
 def calibrate(problem: ProblemName) -> Calibration:
     """Fit one problem on its train windows."""
-    days = windows.span(paths.WINDOWS)
-    span = windows.splits(days.start, days.end, load("splits", windows.SplitConfig)).train
+    there = windows.covered(paths.WINDOWS)
+    span = windows.splits(there.start, there.end, load("splits", windows.SplitConfig)).train
     fit = get(problem).fit
     if fit is None:
         return Calibration(problem, span.start.isoformat(), span.end.isoformat(), {}, [], {})

@@ -155,8 +155,8 @@ def workload(
 ) -> Workload:
     """Load one split of a problem's workload, calibrated where stage ``calibrate`` has been."""
     config = load(f"workload.{problem}", WorkloadConfig, params)
-    days = windows.span(folder)
-    parts = windows.splits(days.start, days.end, load("splits", windows.SplitConfig, params))
+    there = windows.covered(folder)
+    parts = windows.splits(there.start, there.end, load("splits", windows.SplitConfig, params))
     chosen: windows.Span = getattr(parts, split)
     found = calibration(problem)
     trace = get(problem).load(folder, chosen.start, chosen.end)

@@ -81,8 +81,8 @@ def origins(folder: Path, start: datetime, end: datetime) -> list[Origin]:
 
 def _arrays(folder: Path, start: datetime, end: datetime) -> windows.Arrays:
     whole = windows.span(folder)
-    tables = ("pods", "functions", "nodes")
-    files = [file for table in tables for file in windows.files_of(folder, table, start, end)]
+    files = [file for table in ("pods", "nodes") for file in windows.files_of(folder, table, start, end)]
+    files += windows.files_of(folder, "functions", whole.start, end)
     files += windows.files_of(folder, "events", whole.start, whole.end)
     return windows.mapped(__name__, files, [start, end], lambda: _build(folder, start, end))
 
@@ -110,10 +110,10 @@ def _build(folder: Path, start: datetime, end: datetime) -> windows.Arrays:
     nodes = _nodes(folder, start, end, clusters.tolist())
     rows["calls"] = dealt.calls
     rows["home"] = pd.Index(nodes.names).get_indexer(pd.Index(windows.spelled(rows, "node", several)))
-    columns = {"standard_response_s": "standard", "net_mb_per_request": "net_call", "disk_io_per_request": "disk_call"}
+    columns, who = {"net_mb_per_request": "net_call", "disk_io_per_request": "disk_call"}, ["cluster", "function"]
     functions = windows.frame_of(folder, "functions", start, end, ["function", *columns]).rename(columns=columns)
-    known = {"standard": "min", "net_call": "mean", "disk_call": "mean"}
-    rows = rows.join(functions.groupby(["cluster", "function"]).agg(known), on=["cluster", "function"])
+    rows = rows.join(functions.groupby(who)[[*columns.values()]].mean(), on=who)
+    rows = rows.join(windows.standards(folder, end).rename("standard"), on=who)
     rows["held"] = rows["function"].isna() | rows["owner_kind"].isin(HELD_KINDS)
     for name in ("cpu", "mem"):  # what cannot be moved takes what it uses, be it nothing
         rows.loc[rows["held"], name] = rows.loc[rows["held"], name].fillna(0.0).clip(lower=LEAST)
@@ -240,7 +240,10 @@ def measured(folder: Path, start: datetime, end: datetime, scenario: Scenario) -
         rows = late_and_slow(folder, start, end, standards, SLO_FACTOR).dropna(subset=["late"])
         calls = float(rows["calls"].sum())
         return measured | ({"sla_violation_rate": float(rows["late"].sum()) / calls} if calls else {})
-    known = functions.dropna(subset=["response_mean_s", "response_p95_s", "standard_response_s"])
+    known = functions.drop(columns="standard_response_s").join(
+        windows.standards(folder, end), on=["cluster", "function"]
+    )
+    known = known.dropna(subset=["response_mean_s", "response_p95_s", "standard_response_s"])
     known = known[(known["requests"] > 0) & (known["standard_response_s"] > 0.0) & (known["response_mean_s"] > 0.0)]
     if len(known):
         late = share_above(

@@ -13,12 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import pipeline.clean.day as day_module
-from pipeline.clean import engine
+from pipeline import kept
+from pipeline.clean import command, engine
 from pipeline.clean.command import clean, main
 from pipeline.clean.config import CleanConfig
 from pipeline.contracts.windows import SCHEMA_VERSION, TABLES, VERSION_KEY
 from pipeline.errors import DataError
 from pipeline.ingest import IngestConfig, Range, ingest
+from pipeline.sources.parquet import ParquetConfig
 from pipeline.sources.sample import SampleConfig
 from wire.errors import ConfigError, ContractError
 
@@ -105,6 +107,82 @@ def test_a_killed_run_goes_on_with_the_day_it_was_at(
     metrics = clean(two_days, tmp_path / "out", CleanConfig())
     assert done == [healthy.day + NEXT]
     assert sorted(metrics.days) == [str(healthy.day), str(healthy.day + NEXT)]
+
+
+class TestKeptDays:
+    """A night of many days cleans the new one; what it gives is what a night without anything kept gives."""
+
+    @pytest.fixture
+    def nights(self, tmp_path: Path, healthy: Any) -> Any:
+        """Four days as Parquet files that a source lands; returns ingest and clean of a range of them, as a night."""
+        rows = healthy.rows(times=[57.0 * n for n in range(round(4 * 86_400 / 57))])
+        for number in range(4):
+            low, high = (healthy.at((number + step) * 86_400) for step in (0, 1))
+            part = {table: [row for row in entries if low <= row["time"] < high] for table, entries in rows.items()}
+            healthy.write(tmp_path / "files", {"c": part}, healthy.day + number * NEXT)
+
+        def night(first: int, last: int, name: str = "out") -> list[date]:
+            paths = {
+                table: [f"{tmp_path}/files/{table}/*/*/*.parquet"]
+                for table in ("samples", "requests", "events", "tasks")
+            }
+            config = IngestConfig("parquet", parquet=ParquetConfig(paths))
+            ingest(config, Range(healthy.day + first * NEXT, healthy.day + last * NEXT), tmp_path / "raw")
+            cleaned: list[date] = []
+            real = day_module.clean_day
+
+            def noted(engine: Any, day: Any, *rest: Any) -> Any:
+                cleaned.append(day.day)
+                return real(engine, day, *rest)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(day_module, "clean_day", noted)
+                clean(tmp_path / "raw", tmp_path / name, CleanConfig())
+            return cleaned
+
+        return night
+
+    def test_only_the_new_day_is_cleaned_and_nothing_differs(
+        self, nights: Any, tmp_path: Path, healthy: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Though yesterday's last day now has a neighbour after it, and its second one none before it."""
+        assert nights(0, 2) == [healthy.day, healthy.day + NEXT, healthy.day + 2 * NEXT]
+        assert nights(1, 3, "later") == [healthy.day + 3 * NEXT]
+        monkeypatch.setenv("LOADMASTER_VAR", str(tmp_path / "other"))
+        assert len(nights(1, 3, "anew")) == 3
+        later, anew = (
+            {str(path.relative_to(tmp_path / name)): path.read_bytes() for path in (tmp_path / name).rglob("*.parquet")}
+            for name in ("later", "anew")
+        )
+        assert later == anew
+        nodes = frame(tmp_path / "later", "nodes", healthy.day + 3 * NEXT)
+        assert nodes["cpu_used_mean_cores"].to_numpy() == pytest.approx(1.5)
+
+    def test_late_rows_open_their_day_again_and_a_neighbour_that_sees_them(
+        self, nights: Any, tmp_path: Path, healthy: Any
+    ) -> None:
+        nights(0, 2)
+        file = tmp_path / "files" / "samples" / f"date={healthy.day + NEXT}" / "cluster=c" / "part-1.parquet"
+        late = pq.ParquetFile(file.with_name("part-0.parquet")).read()
+        noon = late.filter(pa.compute.greater(late["time"], pa.scalar(healthy.at(1.5 * 86_400)))).slice(0, 12)
+        pq.write_table(noon, file)
+        assert nights(0, 2) == [healthy.day + NEXT], "rows of noon concern nobody else"
+        pq.write_table(late.slice(0, 12), file)
+        assert nights(0, 2) == [healthy.day, healthy.day + NEXT], "rows at midnight are in the margin of the day before"
+
+    def test_other_settings_prices_or_code_clean_every_day_again(
+        self, nights: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        nights(0, 1)
+        assert nights(0, 1) == []
+        places = []
+        for settings, prices in ((CleanConfig(), {}), (CleanConfig(fill_windows=1), {}), (CleanConfig(), {"m5": 1.0})):
+            [*days], _ = command._wanted_days(tmp_path / "raw", None, None)
+            places.append(command._place(command._raw_day(tmp_path / "raw", days[0]), settings, prices))
+        monkeypatch.setattr(kept.closure, "fingerprint", lambda *modules: "other code")
+        places.append(command._place(command._raw_day(tmp_path / "raw", days[0]), CleanConfig(), {}))
+        assert [kept.there(place) for place in places] == [True, False, False, False]
+        assert len(set(places)) == 4
 
 
 def test_the_bytes_do_not_depend_on_the_order_in_which_threads_take_rows(tmp_path: Path) -> None:
