@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.jit import entry, filled_in, inline, lean_kernel
+from sched_env.jit import entry, filled_in, lean_kernel, part
 from wire.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ NOTHING = np.empty((0, 0))
 """Stands for an array that is not given, or not wanted."""
 
 
-@inline
+@part
 def nothing_to_prepare(_rule: int, _arguments: Any, _b: int) -> int:
     """Prepare nothing: for problems that work everything out candidate by candidate."""
     return 0

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from sched_env.jit import inline
+from sched_env.jit import part
 from sched_env.tables import Floats
 
 TIME, ITEM = 0, 1
 """Columns of a heap [most items, 2]. Four children an entry: fewer cache lines on the way than two."""
 
 
-@inline
+@part
 def push(heap: Floats, size: int, time: float, item: float) -> None:
     """Add an item to a heap of so many; the caller counts."""
     child = size
@@ -22,7 +22,7 @@ def push(heap: Floats, size: int, time: float, item: float) -> None:
     heap[child, TIME], heap[child, ITEM] = time, item
 
 
-@inline
+@part
 def drop_first(heap: Floats, size: int) -> None:
     """Take the earliest item off a heap of so many; the caller counts."""
     left = size - 1

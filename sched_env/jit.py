@@ -1,8 +1,8 @@
 """Compile kernels with numba where it is installed, and run the same functions as plain Python where it is not.
 
-``kernel`` marks what Python calls; ``inline`` marks what kernels call. Feature and scoring functions stay plain in
-their own modules (the service must not import numba) and are compiled here by the module that holds the kernel:
-``features = inline(vm.candidate_features)``.
+``kernel`` marks what Python calls; ``part`` marks what kernels call (``sched_env.parts``). Features and scoring stay
+plain in their own modules (the service must not import numba) and are compiled here by the module of the kernel:
+``features = part(vm.candidate_features)``.
 
 No ``fastmath``: a result must not depend on whether a loop was vectorised, compiled or run by numpy.
 """
@@ -22,6 +22,8 @@ try:
 except ImportError:
     COMPILED = False
 else:
+    from sched_env import parts
+
     COMPILED = True
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -29,21 +31,18 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _OPTIONS = {"nogil": True, "error_model": "numpy"}
 
 
-def inline(function: Function) -> Function:
+def part(function: Function) -> Function:
     """Compile a function, and the plain functions of ours that it calls, for use inside kernels."""
-    return _njit(forceinline=True, **_OPTIONS)(_with_compiled_helpers(function)) if COMPILED else function
-
-
-def called(function: Function) -> Function:
-    """Compile a function that kernels call and that is too large, or too seldom used, to be copied into each."""
-    return _njit(**_OPTIONS)(function) if COMPILED else function
+    if not COMPILED:
+        return function
+    return _njit(pipeline_class=parts.PartCompiler, **_OPTIONS)(_with_compiled_helpers(function))  # type: ignore[no-any-return]
 
 
 def _with_compiled_helpers(function: Any) -> Any:
     """Return a twin of the function that finds compiled helpers where the original finds plain ones."""
     named = {name: function.__globals__.get(name) for name in function.__code__.co_names}
     helpers = {
-        name: inline(value)
+        name: part(value)
         for name, value in named.items()
         if isinstance(value, FunctionType) and value.__module__.startswith("sched_env")
     }
@@ -66,7 +65,7 @@ def filled_in(template: Function, owner: str, **parts: Callable[..., Any]) -> Fu
     Args:
         template: The function; it calls the parts by name, as if its module defined them.
         owner: The ``__name__`` of the module that brings the parts; keeps the twins' cache files apart.
-        parts: Compiled functions (``inline`` or ``called``).
+        parts: Compiled functions (``part``).
     """
     return _twin(template, parts, f"{owner}.{template.__qualname__}")  # type: ignore[no-any-return]
 
@@ -101,10 +100,12 @@ def entry(function: Function, *arguments: Any) -> Function:
 def _compile(function: Function, **options: Any) -> Function:
     if not COMPILED:
         return function
-    compiled = _njit(cache=True, **_OPTIONS, **options)(function)
+    compiled = _njit(cache=True, pipeline_class=parts.KernelCompiler, **_OPTIONS, **options)(function)
     # numba's cache looks at the kernel's own file only: a changed helper or constant of another module would
     # silently leave old code in use. Stamping the index with everything the kernel refers to closes that hole.
-    compiled._cache._cache_file._source_stamp = (_stamp(_compile, set()), _stamp(compiled.py_func, set()))
+    compiled._cache._cache_file._source_stamp = tuple(
+        _stamp(one, set()) for one in (_compile, parts.PartLowering.run_pass, compiled.py_func)
+    )
     return compiled  # type: ignore[no-any-return]
 
 

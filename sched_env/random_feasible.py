@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.jit import inline, kernel
+from sched_env.jit import kernel, part
 
 if TYPE_CHECKING:
     from sched_env.vector import PlacementVectorEnv
@@ -51,7 +51,7 @@ def _stream(seed: int, start: int) -> NDArray[np.uint64]:
     return np.array([value >> 64, value & _WORD, increment >> 64, increment & _WORD, 0, 0], np.uint64)
 
 
-@inline
+@part
 def _high_word(a: np.uint64, b: np.uint64) -> np.uint64:
     """Return the upper 64 bits of a 128-bit product."""
     a1, a0, b1, b0 = a >> _S32, a & _LOW32, b >> _S32, b & _LOW32
@@ -60,7 +60,7 @@ def _high_word(a: np.uint64, b: np.uint64) -> np.uint64:
     return a1 * b1 + (middle >> _S32) + (carry >> _S32)
 
 
-@inline
+@part
 def _next32(stream: NDArray[np.uint64]) -> Any:
     """Return the next 32 bits: the lower half of a fresh word first, its upper half at the next call."""
     if stream[HAS_SPARE] != 0:
@@ -78,7 +78,7 @@ def _next32(stream: NDArray[np.uint64]) -> Any:
     return word & _LOW32
 
 
-@inline
+@part
 def _below(stream: NDArray[np.uint64], limit: np.uint64) -> Any:
     """Draw from ``[0, limit)`` without bias (Lemire), as numpy's ``integers``."""
     if limit == _ONE:

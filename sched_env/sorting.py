@@ -6,10 +6,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from sched_env.jit import inline
+from sched_env.jit import part
 
 
-@inline
+@part
 def sort(values: NDArray[Any], size: int) -> None:
     """Sort the first entries in place (Shell's method: short lists, no memory)."""
     gap = 1

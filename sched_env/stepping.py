@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sched_env.draws import below
-from sched_env.jit import filled_in, inline, lean_kernel
+from sched_env.jit import filled_in, lean_kernel, part
 
 if TYPE_CHECKING:
     from sched_env.vector import Buffers
@@ -27,7 +27,7 @@ SKIP = -1
 NO_ROWS = np.empty(0, np.int64)
 
 
-@inline
+@part
 def keep_final(out: Buffers, b: int) -> None:
     """Keep the observation with which an episode ends."""
     for c in range(out.mask.shape[1]):
@@ -39,7 +39,7 @@ def keep_final(out: Buffers, b: int) -> None:
     out.final_start[b] = out.start[b]
 
 
-@inline
+@part
 def rest(out: Buffers, b: int) -> None:
     """Take an environment whose episode is over out of the steps to come."""
     out.active[b] = False

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.clean.expressions import SECOND_US, WINDOW_US
-from sched_env.jit import inline, kernel
+from sched_env.jit import kernel, part
 from sched_env.sorting import sort
 
 Array = NDArray[Any]
@@ -18,7 +18,7 @@ ROOM = 64
 """Samples of a window that there is room for at first; most have fewer."""
 
 
-@inline
+@part
 def _widest_gap(n: int) -> int:
     """Return the first gap of a shell sort: 1, plain insertion, for the few and mostly ordered samples of a window."""
     gap = 1
@@ -27,7 +27,7 @@ def _widest_gap(n: int) -> int:
     return gap
 
 
-@inline
+@part
 def _quantile(numbers: Array, n: int) -> float:
     """Quantile of sorted numbers, linear between neighbours."""
     place = (n - 1) * QUANTILE
@@ -178,7 +178,7 @@ def merge(sid: Array, t: Array, value: Array, mark: Array) -> Array:
     return rows[: k + 1]
 
 
-@inline
+@part
 def _jumped(sid: Array, value: Array, i: int) -> bool:
     """Tell whether a counter's sample is out of line: lower or higher than both neighbours, which agree.
 
@@ -216,7 +216,7 @@ def intervals(sid: Array, t: Array, value: Array, max_interval_us: int) -> tuple
     return rejected, rate, start_t
 
 
-@inline
+@part
 def _spread(statistics: Array, window: int, rates: Array, n: int) -> None:
     """Write what the rates of one window are like."""
     if n > 0:

@@ -30,17 +30,17 @@ from sched_env.functions.state import (
     PRICE,
     ROW,
 )
-from sched_env.jit import inline
+from sched_env.jit import part
 from wire.errors import ConfigError
 
 if TYPE_CHECKING:
     from sched_env.functions.vector import ServerlessVectorEnv
     from sched_env.problem import BatchRule
 
-node_score = inline(heuristics.node_score)
+node_score = part(heuristics.node_score)
 
 
-@inline
+@part
 def value_of(rule: int, arguments: Any, shapes: NDArray[np.float64], b: int, n: int, _prepared: int) -> float:
     """Score one node."""
     cluster, rules, state = arguments

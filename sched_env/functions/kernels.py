@@ -85,16 +85,16 @@ from sched_env.functions.state import (
     State,
 )
 from sched_env.heap import ITEM, TIME, drop_first, push
-from sched_env.jit import inline, lean_kernel
+from sched_env.jit import lean_kernel, part
 from sched_env.stepping import RUNNING, dynamics
 from sched_env.tables import Floats
 from sched_env.vector import END_OF_TRACE, HORIZON, Buffers
 
-factors = inline(contention.factors)
-cold_calls = inline(contention.cold_calls)
-utilization_after = inline(features.utilization_after)
-cost_change = inline(features.cost_change)
-fits = inline(features.fits)
+factors = part(contention.factors)
+cold_calls = part(contention.cold_calls)
+utilization_after = part(features.utilization_after)
+cost_change = part(features.cost_change)
+fits = part(features.fits)
 FIT_TOLERANCE = features.FIT_TOLERANCE
 
 TUTORIAL_BASE_S, TUTORIAL_SLOPE_S = 0.1, 4.9
@@ -106,7 +106,7 @@ MIN_RANGE = 1e-6
 """Calibration bounds closer than this say nothing: the normalised value is 0."""
 
 
-@inline
+@part
 def account(state: State, b: int, calls: float, ratio: float) -> None:
     """Enter calls answered at a relative response time."""
     state.totals[b, RATIO] += calls * ratio
@@ -114,7 +114,7 @@ def account(state: State, b: int, calls: float, ratio: float) -> None:
     state.histogram[b, max(index, 0)] += calls
 
 
-@inline
+@part
 def slowed(rules: Rules, cpu_factor: float, net_factor: float, disk_factor: float) -> tuple[float, float, float]:
     """Return the slowdowns of this cluster, as calibration found them."""
     if not rules.calibrated:
@@ -126,7 +126,7 @@ def slowed(rules: Rules, cpu_factor: float, net_factor: float, disk_factor: floa
     )
 
 
-@inline
+@part
 def late_part(ratio: float, slo_ratio: float, spread: float) -> float:
     """Return the share of calls that miss the SLO, when their mean relative response time is ``ratio``.
 
@@ -137,7 +137,7 @@ def late_part(ratio: float, slo_ratio: float, spread: float) -> float:
     return 0.5 * erfc((log(slo_ratio / ratio) + 0.5 * spread * spread) / (spread * ROOT_OF_TWO))
 
 
-@inline
+@part
 def settle(cluster: Cluster, rules: Rules, state: State, b: int, n: int, now: float) -> None:
     """Account for the calls of a node's instances up to now, at the slowdown that held since the last change.
 
@@ -180,7 +180,7 @@ def settle(cluster: Cluster, rules: Rules, state: State, b: int, n: int, now: fl
         slot = state.links[b, slot, NEXT]
 
 
-@inline
+@part
 def leave(cluster: Cluster, rules: Rules, state: State, b: int) -> None:
     """Let the instance with the earliest departure go; its container stays warm for a while."""
     now, slot = state.leaving[b, 0, TIME], int(state.leaving[b, 0, ITEM])
@@ -224,7 +224,7 @@ def leave(cluster: Cluster, rules: Rules, state: State, b: int) -> None:
     state.warm[b, f, n, IDLE_UNTIL] = now + rules.keep_alive_s
 
 
-@inline
+@part
 def normalised(value: float, low: float, high: float) -> float:
     """Scale a value between its calibration bounds, clipped to [0, 1]."""
     if high - low < MIN_RANGE:
@@ -232,7 +232,7 @@ def normalised(value: float, low: float, high: float) -> float:
     return min(max((value - low) / (high - low), 0.0), 1.0)
 
 
-@inline
+@part
 def outcome(cluster: Cluster, rules: Rules, state: State, b: int, n: int) -> tuple[float, float, float, bool]:
     """Return R1, the contended ratio, R2 and whether an idle container waits, if the instance were put on node n."""
     row = state.cursor[b, ROW]
@@ -276,7 +276,7 @@ def outcome(cluster: Cluster, rules: Rules, state: State, b: int, n: int) -> tup
     return r1, contended, r2, warm
 
 
-@inline
+@part
 def late_calls(cluster: Cluster, rules: Rules, row: int, contended: float) -> Any:
     """Return how many of the calls that wait for a cold container are answered after the SLO."""
     slack = (cluster.tasks[row, SLO_RATIO] - contended) * cluster.tasks[row, RESPONSE]
@@ -287,7 +287,7 @@ def late_calls(cluster: Cluster, rules: Rules, row: int, contended: float) -> An
     return min(requests, 1.0) + max(requests - 1.0, 0.0) / cluster.tasks[row, DURATION] * seconds
 
 
-@inline
+@part
 def judge(
     cluster: Cluster, rules: Rules, row: int, r1: float, r2: float, contended: float, warm: bool
 ) -> tuple[float, float]:
@@ -305,7 +305,7 @@ def judge(
     return share, -(rules.beta * first + (1.0 - rules.beta) * normalised(r2, rules.r2_low, rules.r2_high))
 
 
-@inline
+@part
 def join(cluster: Cluster, state: State, b: int, row: int, n: int, rate: float) -> None:
     """Enter an instance that answers so many calls a second in a node's books, up to its departure."""
     slot = state.cursor[b, FREE]
@@ -333,7 +333,7 @@ def join(cluster: Cluster, state: State, b: int, row: int, n: int, rate: float) 
     state.functions[b, int(cluster.tasks[row, FUNCTION]), RUNNING_REQUESTS] += cluster.tasks[row, REQUESTS]
 
 
-@inline
+@part
 def bill(cluster: Cluster, state: State, b: int, n: int, now: float, until: float, most: float) -> None:
     """Bill a node for being needed until then; what lies after ``most`` is not this episode's to pay."""
     billed = max(state.nodes[b, n, BILLED_UNTIL], now)
@@ -343,7 +343,7 @@ def bill(cluster: Cluster, state: State, b: int, n: int, now: float, until: floa
         state.nodes[b, n, BILLED_UNTIL] = until
 
 
-@inline
+@part
 def place(cluster: Cluster, rules: Rules, state: State, b: int, n: int) -> float:
     """Put the present instance on a feasible node and return the reward."""
     row = state.cursor[b, ROW]
@@ -376,13 +376,13 @@ def place(cluster: Cluster, rules: Rules, state: State, b: int, n: int) -> float
     return reward
 
 
-@inline
+@part
 def window_of(cluster: Cluster, now: float) -> Any:
     """Return the row of ``Cluster.up`` that holds at a time."""
     return min(max(int(now * cluster.up_rate), 0), cluster.up.shape[0] - 1)
 
 
-@inline
+@part
 def observe(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) -> int:
     """Write the observation of the present instance and return how many nodes can take it.
 
@@ -443,7 +443,7 @@ def observe(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) 
     return count
 
 
-@inline
+@part
 def reject(cluster: Cluster, state: State, b: int) -> None:
     """Turn the present instance away: none of its calls is answered in time."""
     row = state.cursor[b, ROW]
@@ -454,7 +454,7 @@ def reject(cluster: Cluster, state: State, b: int) -> None:
     state.cursor[b, ROW] = row + 1
 
 
-@inline
+@part
 def arrive_by_itself(cluster: Cluster, rules: Rules, state: State, b: int, row: int, now: float) -> None:
     """Let an instance go to its recorded node, whether it fits or not: what cannot be moved is held fixed."""
     n = cluster.homes[row, HOME]
@@ -463,7 +463,7 @@ def arrive_by_itself(cluster: Cluster, rules: Rules, state: State, b: int, row: 
     state.totals[b, CALLS] += cluster.tasks[row, REQUESTS]
 
 
-@inline
+@part
 def next_arrival(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) -> int:
     """Go to the next arrival that fits somewhere, rejecting those that do not; return how the episode stands."""
     tasks, start = cluster.tasks, out.start[b]
@@ -492,7 +492,7 @@ def next_arrival(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: 
         reject(cluster, state, b)
 
 
-@inline
+@part
 def start_range(arguments: Any) -> tuple[int, int]:
     """Return the rows between which starts are drawn."""
     cluster, rules, _ = arguments
@@ -501,7 +501,7 @@ def start_range(arguments: Any) -> tuple[int, int]:
     return min(rules.start_min, stop - 1), stop
 
 
-@inline
+@part
 def episode_end(cluster: Cluster, rules: Rules, start: int) -> Any:
     """Return when the last instance of an episode arrives."""
     tasks = cluster.tasks
@@ -512,7 +512,7 @@ def episode_end(cluster: Cluster, rules: Rules, start: int) -> Any:
     return min(end, tasks[start, ARRIVAL] + rules.episode_s) if rules.episode_s > 0.0 else end
 
 
-@inline
+@part
 def find(cluster: Cluster, rules: Rules, state: State, b: int, row: int, now: float, last: float) -> None:
     """Put an instance that came before the episode where it was recorded, if it is still there.
 
@@ -538,7 +538,7 @@ def find(cluster: Cluster, rules: Rules, state: State, b: int, row: int, now: fl
     join(cluster, state, b, row, n, tasks[row, REQUESTS] / tasks[row, DURATION])
 
 
-@inline
+@part
 def has_room(cluster: Cluster, state: State, b: int, n: int, row: int) -> bool:
     """Say whether a node has the cpu and memory left that an instance requests."""
     nodes, tasks = cluster.nodes, cluster.tasks
@@ -548,7 +548,7 @@ def has_room(cluster: Cluster, state: State, b: int, n: int, row: int) -> bool:
     )
 
 
-@inline
+@part
 def let_go(cluster: Cluster, rules: Rules, state: State, b: int) -> None:
     """Close the accounts of what the episode found: from its last arrival on, the calls are not its own."""
     now, began = cluster.tasks[state.cursor[b, ROW], ARRIVAL], cluster.tasks[state.cursor[b, START], ARRIVAL]
@@ -568,7 +568,7 @@ def let_go(cluster: Cluster, rules: Rules, state: State, b: int) -> None:
             slot = state.links[b, slot, NEXT]
 
 
-@inline
+@part
 def begin(arguments: Any, out: Buffers, b: int, start: int, fresh: bool) -> bool:
     """Begin an episode with what ran when its first row arrived; return whether anything of it ever fits."""
     cluster, rules, state = arguments
@@ -602,7 +602,7 @@ def begin(arguments: Any, out: Buffers, b: int, start: int, fresh: bool) -> bool
     return ended == RUNNING
 
 
-@inline
+@part
 def percentile(histogram: Floats, share: float) -> float:
     """Return the upper edge of the bin in which the given share of the calls is reached."""
     wanted = share * histogram.sum()
@@ -614,7 +614,7 @@ def percentile(histogram: Floats, share: float) -> float:
     return 1.0 + histogram.size * HISTOGRAM_WIDTH
 
 
-@inline
+@part
 def close(arguments: Any, out: Buffers, b: int) -> None:
     """Let every instance finish and write the episode's metrics."""
     cluster, rules, state = arguments
@@ -636,7 +636,7 @@ def close(arguments: Any, out: Buffers, b: int) -> None:
     metrics[10] = totals[REJECTED]
 
 
-@inline
+@part
 def step(arguments: Any, out: Buffers, b: int, n: int, _seed: int) -> int:
     """Place the present instance and go on to the next one that fits somewhere."""
     cluster, rules, state = arguments

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sched_env.choosing import bind, chooser
-from sched_env.jit import inline
+from sched_env.jit import part
 from sched_env.jobs import heuristics
 from sched_env.jobs.heuristics import CARD_RULES, COMPLETION, DISCIPLINES, PAIR, SHARE
 from sched_env.jobs.pairs import LATER
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from sched_env.jobs.vector import CpnVectorEnv
     from sched_env.problem import BatchRule
 
-card_score = inline(heuristics.card_score)
+card_score = part(heuristics.card_score)
 
 
-@inline
+@part
 def value_of(rule: int, arguments: Any, shares: Floats, b: int, candidate: int, _prepared: int) -> Any:
     """Score one card, or one pair of a job and a card (``pairs.score``)."""
     cards, queue, runtimes, rules, state = arguments

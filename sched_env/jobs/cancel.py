@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from sched_env.heap import ITEM, TIME, drop_first, push
-from sched_env.jit import called, inline
+from sched_env.jit import part
 from sched_env.jobs.execution import foresee, late, settle, vacate, wait_until_now
 from sched_env.jobs.queueing import leave, release, reopen
 from sched_env.jobs.state import (
@@ -41,7 +41,7 @@ from sched_env.jobs.state import (
 from sched_env.jobs.whatif import transfer_s
 
 
-@called
+@part
 def expect(queue: Queue, state: State, b: int, j: int) -> None:
     """Add a job that has been submitted to those that will be withdrawn."""
     push(state.expected[b], state.tally[b, EXPECTED], queue.rows[state.tally[b, FIRST] + j, CANCEL], float(j))
@@ -49,7 +49,7 @@ def expect(queue: Queue, state: State, b: int, j: int) -> None:
     state.total[b, NEXT_CANCEL] = state.expected[b, 0, TIME]
 
 
-@called
+@part
 def next_cancel_s(state: State, b: int) -> float:
     """Return when the next job that has not ended will be withdrawn; infinite: none will."""
     heap = state.expected[b]
@@ -60,14 +60,14 @@ def next_cancel_s(state: State, b: int) -> float:
     return float(state.total[b, NEXT_CANCEL])
 
 
-@called
+@part
 def withdraw_due(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int) -> None:
     """Withdraw the jobs whose time has come."""
     while next_cancel_s(state, b) <= state.total[b, NOW]:
         withdraw(cards, queue, runtimes, rules, state, b, int(state.expected[b, 0, ITEM]))
 
 
-@called
+@part
 def withdraw(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int, j: int) -> None:
     """Withdraw a job that has been submitted and has not ended."""
     row = state.tally[b, FIRST] + j
@@ -89,7 +89,7 @@ def withdraw(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state
     state.total[b, LAST_END] = state.total[b, NOW]
 
 
-@inline
+@part
 def _whereabouts(state: State, b: int, row: int) -> tuple[int, int]:
     """Return the card and slot of a job; -1: it waits."""
     for c in range(state.kind.shape[1]):
@@ -99,7 +99,7 @@ def _whereabouts(state: State, b: int, row: int) -> tuple[int, int]:
     return NONE, NONE
 
 
-@inline
+@part
 def _stop_transfer(cards: Cards, queue: Queue, rules: Rules, state: State, b: int, c: int, i: int) -> None:
     """Take off the bill what has not come over the link yet."""
     row = int(state.slot[b, c, i, ROW])

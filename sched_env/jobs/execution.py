@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from sched_env import draws
-from sched_env.jit import called, inline
+from sched_env.jit import part
 from sched_env.jobs import features
 from sched_env.jobs.queueing import join, leave, release, reopen
 from sched_env.jobs.state import (
@@ -76,7 +76,7 @@ LEFT_OVER = 1e-9
 HOURS_PER_SECOND = features.HOURS_PER_SECOND
 
 
-@inline
+@part
 def settle(state: State, b: int, c: int) -> None:
     """Bring the progress of a card's running jobs up to now."""
     now = state.total[b, NOW]
@@ -89,7 +89,7 @@ def settle(state: State, b: int, c: int) -> None:
                 slot[LEFT] -= elapsed / slot[PACE]
 
 
-@inline
+@part
 def vacate(cards: Cards, queue: Queue, state: State, b: int, c: int, i: int) -> None:
     """Give back what the job in a slot held; the last slot moves into its place."""
     now, node = state.total[b, NOW], cards.node[c]
@@ -121,14 +121,14 @@ def vacate(cards: Cards, queue: Queue, state: State, b: int, c: int, i: int) -> 
         place[CORES], place[MEM] = 0.0, cards.node_mem[node]
 
 
-@inline
+@part
 def late(queue: Queue, state: State, b: int, row: int) -> None:
     """Count a job that leaves now if its deadline has passed."""
     if state.total[b, NOW] - queue.rows[row, ARRIVAL] > queue.rows[row, DEADLINE]:
         state.total[b, LATE] += 1.0
 
 
-@inline
+@part
 def lose(state: State, b: int, j: int) -> None:
     """Give a job up."""
     state.job[b, j, OUTCOME] = LOST
@@ -137,7 +137,7 @@ def lose(state: State, b: int, j: int) -> None:
     state.total[b, LAST_END] = state.total[b, NOW]
 
 
-@called
+@part
 def fail(queue: Queue, rules: Rules, state: State, b: int, j: int) -> None:
     """Count a failed attempt: back in line, or, after the last one, failed for good."""
     state.job[b, j, ATTEMPTS] += 1
@@ -148,7 +148,7 @@ def fail(queue: Queue, rules: Rules, state: State, b: int, j: int) -> None:
         lose(state, b, j)
 
 
-@inline
+@part
 def end(cards: Cards, queue: Queue, rules: Rules, state: State, b: int, c: int, i: int) -> None:
     """End the attempt in a slot: finished, or failed on the way."""
     row = int(state.slot[b, c, i, ROW])
@@ -163,7 +163,7 @@ def end(cards: Cards, queue: Queue, rules: Rules, state: State, b: int, c: int, 
     late(queue, state, b, row)
 
 
-@called
+@part
 def run_out(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int, c: int, i: int) -> bool:
     """Say whether a job that starts finds too little memory, which only a wrong memory check lets happen; it fails."""
     used = 0.0
@@ -180,7 +180,7 @@ def run_out(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state:
     return True
 
 
-@inline
+@part
 def start_due(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int, c: int) -> None:
     """Start the jobs whose data have arrived."""
     now = state.total[b, NOW]
@@ -193,7 +193,7 @@ def start_due(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, stat
         i += 1
 
 
-@inline
+@part
 def foresee(cards: Cards, runtimes: Runtimes, state: State, b: int, c: int) -> None:
     """Look up the speeds of the card's present set, and from them its next event and the predicted ends."""
     now = state.total[b, NOW]
@@ -224,7 +224,7 @@ def foresee(cards: Cards, runtimes: Runtimes, state: State, b: int, c: int) -> N
             card[FINISH + i] = state.draft[D_END, i]
 
 
-@inline
+@part
 def happen(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int, c: int) -> None:
     """Let the card's next event, which is due now, happen."""
     settle(state, b, c)
@@ -247,7 +247,7 @@ def happen(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: 
         reopen(cards, queue, runtimes, rules, state, b, cards.node[c])
 
 
-@inline
+@part
 def wait_until_now(state: State, b: int, j: int) -> float:
     """Count the wait of a job that leaves its line; return it."""
     waited = state.total[b, NOW] - state.queued_s[b, j]
@@ -256,7 +256,7 @@ def wait_until_now(state: State, b: int, j: int) -> float:
     return float(waited)
 
 
-@inline
+@part
 def place(
     cards: Cards,
     queue: Queue,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sched_env.jit import called, filled_in, inline
+from sched_env.jit import filled_in, part
 from sched_env.jobs.cancel import expect, next_cancel_s, withdraw, withdraw_due
 from sched_env.jobs.execution import HOURS_PER_SECOND, happen, lose, place
 from sched_env.jobs.observing import observe, show
@@ -84,7 +84,7 @@ REARRANGE = -(2**62)
 """The action, where actions are not checked, that runs the queue by another discipline from now on (``State.way``)."""
 
 
-@inline
+@part
 def next_card(state: State, b: int) -> int:
     """Return the card with the next event."""
     times = state.next_s[b]
@@ -95,7 +95,7 @@ def next_card(state: State, b: int) -> int:
     return best
 
 
-@inline
+@part
 def run(
     cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, mask: Bools, b: int, waits: bool
 ) -> int:
@@ -139,7 +139,7 @@ def run(
             c = next_card(state, b)
 
 
-@inline
+@part
 def _observe_offered(arguments: Any, out: Buffers, b: int) -> int:
     """Observe the offered job; return how many candidates there are beside its own."""
     cards, queue, runtimes, rules, state = arguments
@@ -147,7 +147,7 @@ def _observe_offered(arguments: Any, out: Buffers, b: int) -> int:
     return 0
 
 
-@inline
+@part
 def _place_offered(arguments: Any, out: Buffers, b: int, card: int, seed: int) -> bool:
     """Place the offered job; return whether to wait."""
     cards, queue, runtimes, rules, state = arguments
@@ -155,7 +155,7 @@ def _place_offered(arguments: Any, out: Buffers, b: int, card: int, seed: int) -
     return False
 
 
-@inline
+@part
 def _place_shown(arguments: Any, out: Buffers, b: int, pair: int, seed: int) -> bool:
     """Place one of the jobs shown, or none; return whether to wait."""
     cards, queue, runtimes, rules, state = arguments
@@ -183,7 +183,7 @@ def _go_on(arguments: Any, out: Buffers, b: int, waits: bool) -> int:
     return int(feasible)
 
 
-@inline
+@part
 def start_range(arguments: Any) -> tuple[int, int]:
     """Return the rows between which starts are drawn."""
     _, _, _, rules, _ = arguments
@@ -218,7 +218,7 @@ def _begin(arguments: Any, out: Buffers, b: int, first: int, _fresh: bool) -> bo
     return bool(go_on(arguments, out, b, False) > 0)  # type: ignore[name-defined]  # noqa: F821 - filled in
 
 
-@called
+@part
 def close(arguments: Any, out: Buffers, b: int) -> None:
     """Write the episode's metrics."""
     cards, queue, _, _, state = arguments
@@ -282,12 +282,12 @@ def _step(arguments: Any, out: Buffers, b: int, action: int, seed: int) -> int:
 
 def _dynamics(owner: str, view: Callable[..., int], act: Callable[..., bool]) -> Dynamics:
     """Compile the loops for one way to choose: two, because most need only one, and compiling takes a while."""
-    go_on = called(filled_in(_go_on, owner, view=view))
+    go_on = part(filled_in(_go_on, owner, view=view))
     return dynamics(
         owner,
         start_range=start_range,
-        begin=called(filled_in(_begin, owner, go_on=go_on)),
-        step=inline(filled_in(_step, owner, go_on=go_on, act=act)),
+        begin=part(filled_in(_begin, owner, go_on=go_on)),
+        step=part(filled_in(_step, owner, go_on=go_on, act=act)),
         close=close,
     )
 

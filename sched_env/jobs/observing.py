@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sched_env.jit import called, inline
+from sched_env.jit import part
 from sched_env.jobs import features
 from sched_env.jobs.pairs import CARD_COLUMNS
 from sched_env.jobs.queueing import mark, turn
@@ -59,11 +59,11 @@ from sched_env.jobs.state import (
 from sched_env.jobs.whatif import busy_share
 from sched_env.vector import Buffers
 
-estimate = inline(features.estimate)
-cost = inline(features.cost)
+estimate = part(features.estimate)
+cost = part(features.cost)
 
 
-@inline
+@part
 def describe(
     cards: Cards,
     queue: Queue,
@@ -112,14 +112,14 @@ def describe(
         candidates[b, k, 13] = 1.0 if state.hold[b, node, HELD_CARD] == index else 0.0
 
 
-@inline
+@part
 def reserves(queue: Queue, state: State, b: int, row: int) -> float:
     """Say whether a job holds a reservation."""
     holds = state.line[b, queue.links[row, SHAPE], HOLDS]
     return 1.0 if holds != NONE and state.hold[b, holds, HELD_JOB] == row - state.tally[b, FIRST] else 0.0
 
 
-@inline
+@part
 def observe(
     cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, candidates: Any, wanted: Any, b: int
 ) -> None:
@@ -135,7 +135,7 @@ def observe(
     request[9] = reserves(queue, state, b, row)
 
 
-@called
+@part
 def show(arguments: Any, out: Buffers, b: int) -> int:
     """Choose the jobs to be shown beside the offered one; write masks and observations of all, and whether to wait.
 
@@ -185,7 +185,7 @@ def show(arguments: Any, out: Buffers, b: int) -> int:
     return int(feasible)
 
 
-@inline
+@part
 def _describe_job(queue: Queue, state: State, columns: Any, b: int, row: int, slot: int) -> None:
     """Write what a job is, in all of its candidates."""
     now, q = state.total[b, NOW], queue.links[row, SHAPE]
@@ -200,7 +200,7 @@ def _describe_job(queue: Queue, state: State, columns: Any, b: int, row: int, sl
         job[10] = 0.0
 
 
-@inline
+@part
 def _describe_queue(cards: Cards, state: State, request: Any, b: int, count: int) -> None:
     """Write what is the same for all candidates."""
     idle, soonest = 0, np.inf
@@ -213,7 +213,7 @@ def _describe_queue(cards: Cards, state: State, request: Any, b: int, count: int
     request[3] = max(soonest - state.total[b, NOW], 0.0) if soonest < np.inf else 0.0
 
 
-@called
+@part
 def something_ahead(state: State, b: int) -> bool:
     """Say whether a submission, start or end will come if nothing more is placed.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sched_env.jit import called, inline
+from sched_env.jit import part
 from sched_env.jobs.state import (
     BEST,
     BLOCKED,
@@ -58,7 +58,7 @@ PUNCTUAL_S = 1e-6
 """A predicted start this much after the promise is on time: sums of times round."""
 
 
-@inline
+@part
 def rank(queue: Queue, state: State, b: int, j: int) -> float:
     """Return a job's place within its line: smaller is earlier."""
     if state.way[b, ORDER] == SHORTEST:
@@ -66,7 +66,7 @@ def rank(queue: Queue, state: State, b: int, j: int) -> float:
     return float(j)
 
 
-@inline
+@part
 def insert(queue: Queue, state: State, b: int, q: int, j: int) -> bool:
     """Enter a job into its line where its rank belongs; return whether that is at the end."""
     line, jobs = state.line[b, q], state.job[b]
@@ -91,7 +91,7 @@ def insert(queue: Queue, state: State, b: int, q: int, j: int) -> bool:
     return False
 
 
-@called
+@part
 def rearrange(queue: Queue, state: State, b: int) -> None:
     """Bring the lines into the order that now holds, end every reservation and try all jobs anew."""
     for node in range(state.hold.shape[1]):
@@ -109,7 +109,7 @@ def rearrange(queue: Queue, state: State, b: int) -> None:
         line[CURSOR], line[BLOCKED] = line[HEAD], OPEN
 
 
-@inline
+@part
 def join(queue: Queue, state: State, b: int, j: int) -> None:
     """Put a job in line, by its rank."""
     q = queue.links[state.tally[b, FIRST] + j, SHAPE]
@@ -126,7 +126,7 @@ def join(queue: Queue, state: State, b: int, j: int) -> None:
         line[BLOCKED] = OPEN
 
 
-@inline
+@part
 def leave(queue: Queue, state: State, b: int, j: int) -> None:
     """Take a job out of its line."""
     q = queue.links[state.tally[b, FIRST] + j, SHAPE]
@@ -148,14 +148,14 @@ def leave(queue: Queue, state: State, b: int, j: int) -> None:
             line[BLOCKED] = REFUSED  # whoever is left has been refused; an empty line opens when someone joins
 
 
-@inline
+@part
 def node_takes(cards: Cards, queue: Queue, rules: Rules, state: State, b: int, node: int, q: int) -> bool:
     """Say whether a node can take a job of a shape now, whatever its cards say."""
     cpu, mem = busy_share(cards, node, state.node[b, node, CORES]), state.node[b, node, MEM]
     return bool(node_fits(cpu, mem, queue.shapes[q, NEED_MEM], rules.cpu_threshold, rules.mem_margin))
 
 
-@inline
+@part
 def card_takes(
     cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int, c: int, q: int
 ) -> bool:
@@ -167,7 +167,7 @@ def card_takes(
     return bool(fits & runs)
 
 
-@inline
+@part
 def reopen(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int, node: int) -> None:
     """After a departure, open the lines whose shape the node can now take."""
     for q in range(state.line.shape[1]):
@@ -182,7 +182,7 @@ def reopen(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: 
                 break
 
 
-@called
+@part
 def release(queue: Queue, state: State, b: int, j: int) -> None:
     """End the reservation of a job, if it has one."""
     line = state.line[b, queue.links[state.tally[b, FIRST] + j, SHAPE]]
@@ -198,7 +198,7 @@ def release(queue: Queue, state: State, b: int, j: int) -> None:
             other[BLOCKED], other[CURSOR] = OPEN, other[HEAD]
 
 
-@called
+@part
 def reserve(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int, q: int, j: int) -> None:
     """Reserve a card for a job: where it can start first (easy), or end first (big); one reservation a node."""
     row = state.tally[b, FIRST] + j
@@ -224,7 +224,7 @@ def reserve(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state:
         state.tally[b, HELD] += 1
 
 
-@called
+@part
 def reserve_where_due(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int) -> None:
     """Reserve for those that fit nowhere: with easy the first job of the queue, with big the first of each big line."""
     first, first_rank = NONE, np.inf
@@ -242,7 +242,7 @@ def reserve_where_due(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rul
         reserve(cards, queue, runtimes, rules, state, b, first, state.line[b, first, HEAD])
 
 
-@called
+@part
 def delays(
     cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int, c: int, row: int
 ) -> bool:
@@ -257,7 +257,7 @@ def delays(
     return bool(earliest_fit(cards, queue, runtimes, rules, state, b, held, q, c, row) > due + PUNCTUAL_S)
 
 
-@inline
+@part
 def mark(
     cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, mask: Bools, b: int, row: int, at: int
 ) -> tuple[int, int]:
@@ -291,7 +291,7 @@ def mark(
     return allowed, possible
 
 
-@called
+@part
 def offer_reserved(
     cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, mask: Bools, b: int
 ) -> int:
@@ -310,7 +310,7 @@ def offer_reserved(
     return 0
 
 
-@inline
+@part
 def turn(queue: Queue, state: State, b: int, q: int, j: int) -> float:
     """Return a job's place among those of all lines: smaller is earlier."""
     if state.way[b, ORDER] == LEAST_ATTAINED:
@@ -318,7 +318,7 @@ def turn(queue: Queue, state: State, b: int, q: int, j: int) -> float:
     return rank(queue, state, b, j)
 
 
-@inline
+@part
 def offer(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, mask: Bools, b: int) -> int:
     """Find the job to be placed next and write its mask; return how many cards can take it, 0 when no job fits."""
     first = state.tally[b, FIRST]

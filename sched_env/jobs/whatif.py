@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sched_env.jit import called, inline
+from sched_env.jit import part
 from sched_env.jobs import features
 from sched_env.jobs.state import (
     CORES,
@@ -41,8 +41,8 @@ from sched_env.jobs.state import (
 )
 from sched_env.jobs.tables import Floats
 
-card_fits = inline(features.card_fits)
-node_fits = inline(features.node_fits)
+card_fits = part(features.card_fits)
+node_fits = part(features.node_fits)
 
 D_LEFT, D_START, D_KIND, D_RUN, D_PACE, D_END = range(6)
 """Rows of ``State.draft``."""
@@ -50,25 +50,25 @@ E_TIME, E_SHAPE, E_HERE = range(3)
 """Columns of ``State.ends``."""
 
 
-@inline
+@part
 def transfer_s(cards: Cards, queue: Queue, c: int, row: int) -> float:
     """Return the seconds a job's data take to the card's node."""
     return float(queue.rows[row, DATA] * cards.seconds_per_gb[queue.links[row, ORIGIN], cards.node[c]])
 
 
-@inline
+@part
 def delay_s(cards: Cards, queue: Queue, rules: Rules, c: int, row: int) -> float:
     """Return the seconds from the decision for a card until the job computes there: dispatch, transfer, start-up."""
     return rules.dispatch_s + rules.startup_s + transfer_s(cards, queue, c, row)
 
 
-@inline
+@part
 def busy_share(cards: Cards, node: Any, cores: float) -> float:
     """Return the share of a node's cores in use when jobs keep so many of them busy."""
     return float(cards.node_cpu_used[node] + cores * cards.share_per_core[node])
 
 
-@inline
+@part
 def draft(state: State, b: int, c: int) -> int:
     """Copy the card's jobs, as they stand now, into the draft; return how many."""
     n = int(state.kind[b, c, JOBS])
@@ -83,7 +83,7 @@ def draft(state: State, b: int, c: int) -> int:
     return n
 
 
-@inline
+@part
 def add(state: State, n: int, kind: int, epochs: float, start_s: float) -> int:
     """Add a job to the draft; return how many there are now."""
     state.draft[D_LEFT, n] = epochs
@@ -92,7 +92,7 @@ def add(state: State, n: int, kind: int, epochs: float, start_s: float) -> int:
     return n + 1
 
 
-@called
+@part
 def simulate(work: Floats, seconds: Floats, card_type: int, n: int, now: float) -> float:
     """Run the draft's jobs to their ends, asking for the speed anew whenever one starts or ends.
 
@@ -137,7 +137,7 @@ def simulate(work: Floats, seconds: Floats, card_type: int, n: int, now: float) 
     return time
 
 
-@called
+@part
 def completion_s(
     cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, b: int, c: int, row: int
 ) -> float:
@@ -150,7 +150,7 @@ def completion_s(
     return float(state.draft[D_END, n] - now)
 
 
-@called
+@part
 def _enter(ends: Floats, count: int, time: float, shape: int, here: bool) -> None:
     """Insert an end, in order of time."""
     at = count
@@ -164,7 +164,7 @@ def _enter(ends: Floats, count: int, time: float, shape: int, here: bool) -> Non
     ends[at, E_TIME], ends[at, E_SHAPE], ends[at, E_HERE] = time, shape, 1.0 if here else 0.0
 
 
-@called
+@part
 def earliest_fit(
     cards: Cards,
     queue: Queue,

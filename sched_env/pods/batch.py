@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sched_env.choosing import bind, chooser
-from sched_env.jit import inline, lean_kernel
+from sched_env.jit import lean_kernel, part
 from sched_env.pods import heuristics
 from sched_env.pods.heuristics import DESCHEDULER, NAMES, SINGLE_MOVE
 from sched_env.pods.kernels import after
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
     from sched_env.pods.vector import DeployVectorEnv
     from sched_env.problem import BatchRule
 
-node_score = inline(heuristics.node_score)
-is_high = inline(heuristics.is_high)
+node_score = part(heuristics.node_score)
+is_high = part(heuristics.is_high)
 
 
-@inline
+@part
 def costs(rules: Rules, book: Floats) -> Any:
     """Weigh what is counted on one node."""
     return weighted(rules, book[OVER], book[UNDER], book[UNMET])
 
 
-@inline
+@part
 def all_costs(rules: Rules, state: State, b: int) -> Any:
     """Weigh what is counted on all nodes."""
     total = 0.0
@@ -58,7 +58,7 @@ def all_costs(rules: Rules, state: State, b: int) -> Any:
     return total
 
 
-@inline
+@part
 def what_if(
     cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int, n: int, row: int, sign: float
 ) -> Any:
@@ -67,7 +67,7 @@ def what_if(
     return costs(rules, scratch.book)
 
 
-@inline
+@part
 def left_behind(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int) -> Any:
     """Return the weighted counts of the window, the price of the move included, if the pod went to an unused node."""
     hot, row = state.cursor[b, HOT], state.cursor[b, ROW]
@@ -76,7 +76,7 @@ def left_behind(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, 
     return all_costs(rules, state, b) - costs(rules, state.books[b, hot]) + without + moved_weight(cluster, rules, r)
 
 
-@inline
+@part
 def penalty_at(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int, n: int, moved: float) -> Any:
     """Return what the window would have cost in reward with the offered pod on node n, by exact simulation."""
     if n == state.cursor[b, HOT]:
@@ -93,7 +93,7 @@ def penalties(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b:
         out[n] = penalty_at(cluster, rules, state, scratch, b, n, moved)
 
 
-@inline
+@part
 def prepare(rule: int, arguments: Any, b: int) -> Any:
     """Return the pod's row of the trace, the cluster's mean loads, whether the pod is evicted, and a move's costs."""
     cluster, rules, state, scratch = arguments
@@ -113,7 +113,7 @@ def prepare(rule: int, arguments: Any, b: int) -> Any:
     return row, mean_cpu, mean_mem, evicts, moved
 
 
-@inline
+@part
 def value_of(rule: int, arguments: Any, _table: Floats, b: int, n: int, prepared: Any) -> float:
     """Score one node."""
     cluster, rules, state, scratch = arguments

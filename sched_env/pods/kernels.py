@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sched_env.jit import inline, lean_kernel
+from sched_env.jit import lean_kernel, part
 from sched_env.pods import features
 from sched_env.pods.measure import NONE, add, unlink, with_pod, work_out
 from sched_env.pods.state import (
@@ -50,11 +50,11 @@ from sched_env.pods.windows import count_window, enter, moved_weight, settle
 from sched_env.stepping import RUNNING, dynamics
 from sched_env.vector import END_OF_TRACE, HORIZON, Buffers
 
-after = inline(features.after)
-fits = inline(features.fits)
+after = part(features.after)
+fits = part(features.fits)
 
 
-@inline
+@part
 def pick(cluster: Cluster, state: State, b: int, anyway: bool) -> bool:
     """Offer the next pod: the largest that was not offered yet on the hottest stressed node; False: there is none.
 
@@ -79,7 +79,7 @@ def pick(cluster: Cluster, state: State, b: int, anyway: bool) -> bool:
     return True
 
 
-@inline
+@part
 def observe(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) -> None:
     """Write the observation of the offered pod.
 
@@ -116,7 +116,7 @@ def observe(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) 
     out.time_s[b] = cluster.window_s[state.cursor[b, WINDOW]] + WINDOW_S  # windows are decided at their end
 
 
-@inline
+@part
 def move(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int, target: int) -> float:
     """Move the offered pod to another node and return the reward of that."""
     window, row, source = state.cursor[b, WINDOW], state.cursor[b, ROW], state.cursor[b, HOT]
@@ -132,7 +132,7 @@ def move(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int,
     return float(-moved_weight(cluster, rules, r) / cluster.nodes.shape[0])
 
 
-@inline
+@part
 def next_offer(
     cluster: Cluster, rules: Rules, state: State, scratch: Scratch, out: Buffers, b: int
 ) -> tuple[int, float]:
@@ -157,7 +157,7 @@ def next_offer(
     return ended, reward
 
 
-@inline
+@part
 def start_range(arguments: Any) -> tuple[int, int]:
     """Return the windows between which starts are drawn."""
     cluster, rules, _, _ = arguments
@@ -166,7 +166,7 @@ def start_range(arguments: Any) -> tuple[int, int]:
     return min(rules.start_min, stop - 1), stop
 
 
-@inline
+@part
 def begin(arguments: Any, out: Buffers, b: int, start: int, _fresh: bool) -> bool:
     """Begin an episode at the first window from its start on in which a node is stressed."""
     cluster, rules, state, scratch = arguments
@@ -182,7 +182,7 @@ def begin(arguments: Any, out: Buffers, b: int, start: int, _fresh: bool) -> boo
     return True
 
 
-@inline
+@part
 def close(arguments: Any, out: Buffers, b: int) -> None:
     """Write the episode's metrics."""
     _, _, state, _ = arguments
@@ -229,7 +229,7 @@ def survey(cluster: Cluster, rules: Rules, state: State, scratch: Scratch) -> No
         cluster.next_stress[window] = following
 
 
-@inline
+@part
 def step(arguments: Any, out: Buffers, b: int, n: int, _seed: int) -> int:
     """Move the offered pod, or let it stay, and go to the next offer."""
     cluster, rules, state, scratch = arguments

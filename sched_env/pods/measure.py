@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sched_env.jit import called, inline
+from sched_env.jit import part
 from sched_env.pods.counting import P95_ABOVE, SLACK
 from sched_env.pods.state import (
     ALL_CPU,
@@ -52,7 +52,7 @@ NONE = -1
 """No row or no node: the end of a list, a pod that is nowhere."""
 
 
-@inline
+@part
 def link(state: State, b: int, n: int, row: int) -> None:
     """Put a pod into the list of a node, which begins with the last row, the largest pod."""
     links = state.links[b]
@@ -67,7 +67,7 @@ def link(state: State, b: int, n: int, row: int) -> None:
     links[before, NEXT] = row
 
 
-@inline
+@part
 def unlink(state: State, b: int, n: int, row: int) -> None:
     """Take a pod out of the list of a node."""
     links = state.links[b]
@@ -80,7 +80,7 @@ def unlink(state: State, b: int, n: int, row: int) -> None:
     links[before, NEXT] = links[row, NEXT]
 
 
-@inline
+@part
 def add(cluster: Cluster, rules: Rules, state: State, b: int, n: int, r: int, sign: float) -> None:
     """Add what the pod of row r brings to a node (sign 1), or take it away (-1)."""
     node, book, ask = state.nodes[b, n], state.books[b, n], cluster.asks[r]
@@ -99,7 +99,7 @@ def add(cluster: Cluster, rules: Rules, state: State, b: int, n: int, r: int, si
     state.counts[b, n, count] += int(sign)
 
 
-@inline
+@part
 def gather(cluster: Cluster, state: State, scratch: Scratch, numbers: Any, b: int, n: int) -> int:
     """Collect a number of every request on a node, in order; returns how many there are."""
     first = cluster.window_rows[state.cursor[b, WINDOW]]
@@ -113,7 +113,7 @@ def gather(cluster: Cluster, state: State, scratch: Scratch, numbers: Any, b: in
     return count
 
 
-@called
+@part
 def parallel_load(cluster: Cluster, state: State, scratch: Scratch, b: int, n: int) -> int:
     """Work out a node's load at every instant at which a request arrives there; returns how many there are."""
     size = 0
@@ -141,7 +141,7 @@ def parallel_load(cluster: Cluster, state: State, scratch: Scratch, b: int, n: i
     return size
 
 
-@called
+@part
 def serve(cluster: Cluster, state: State, scratch: Scratch, b: int, n: int, book: Floats) -> None:
     """Serve a node's requests smallest first and write how many are not satisfied, and how many there are."""
     base = cluster.row_requests[cluster.window_rows[state.cursor[b, WINDOW]]]
@@ -158,7 +158,7 @@ def serve(cluster: Cluster, state: State, scratch: Scratch, b: int, n: int, book
     book[UNMET], book[CROWDED] = unserved, count
 
 
-@called
+@part
 def percentile(load: Floats, ordered: Floats, size: int, resource: int) -> float:
     """Return the lowest load that at most 5 % of the positions exceed."""
     for k in range(size):
@@ -167,7 +167,7 @@ def percentile(load: Floats, ordered: Floats, size: int, resource: int) -> float
     return float(ordered[size - 1 - int(P95_ABOVE * size)])
 
 
-@inline
+@part
 def recount(
     cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int, n: int, node: Floats, book: Floats
 ) -> None:
@@ -207,13 +207,13 @@ def recount(
         serve(cluster, state, scratch, b, n, book)
 
 
-@called
+@part
 def work_out(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int, n: int) -> None:
     """Bring a node's rows of the state up to date with its pods."""
     recount(cluster, rules, state, scratch, b, n, state.nodes[b, n], state.books[b, n])
 
 
-@called
+@part
 def with_pod(
     cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int, n: int, row: int, sign: float
 ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sched_env.jit import called, inline
+from sched_env.jit import part
 from sched_env.pods import features
 from sched_env.pods.measure import NONE, add, link, work_out
 from sched_env.pods.state import (
@@ -49,14 +49,14 @@ from sched_env.pods.state import (
 )
 from sched_env.pods.tables import WINDOW_S
 
-fits = inline(features.fits)
+fits = part(features.fits)
 
 AWAITED = -2
 """Place of a pod that has none yet, while a window is entered."""
 HOURS_PER_WINDOW = WINDOW_S / 3600.0
 
 
-@inline
+@part
 def takes(cluster: Cluster, rules: Rules, state: State, b: int, n: int, r: int) -> bool:
     """Say whether a node has the memory and a place left for the pod of row r, by what it has taken so far."""
     return bool(
@@ -72,7 +72,7 @@ def takes(cluster: Cluster, rules: Rules, state: State, b: int, n: int, r: int) 
     )
 
 
-@inline
+@part
 def roomiest(cluster: Cluster, rules: Rules, state: State, b: int, r: int) -> int:
     """Return the node with the most memory left of those that can take the pod of row r, or NONE."""
     best, room = NONE, -1.0
@@ -83,7 +83,7 @@ def roomiest(cluster: Cluster, rules: Rules, state: State, b: int, r: int) -> in
     return best
 
 
-@inline
+@part
 def settle(cluster: Cluster, rules: Rules, state: State, b: int, n: int, r: int, window: int) -> None:
     """Give the pod of row r its node for the window."""
     row = r - cluster.window_rows[window]
@@ -93,14 +93,14 @@ def settle(cluster: Cluster, rules: Rules, state: State, b: int, n: int, r: int,
         add(cluster, rules, state, b, n, r, 1.0)
 
 
-@inline
+@part
 def place_before(cluster: Cluster, state: State, b: int, r: int, window: int, anew: bool) -> Any:
     """Return where the pod of row r was in the window before; NONE: nowhere."""
     previous = NONE if anew else cluster.pods[r, PREVIOUS]
     return NONE if previous == NONE else state.place[b, (window - 1) & 1, previous]
 
 
-@called
+@part
 def admit(cluster: Cluster, rules: Rules, state: State, b: int, r: int, window: int, anew: bool) -> int:
     """Let the pod of row r in where the trace has it, or where there is most room; returns 1 if there is none."""
     stayed = place_before(cluster, state, b, r, window, anew) != NONE
@@ -114,7 +114,7 @@ def admit(cluster: Cluster, rules: Rules, state: State, b: int, r: int, window: 
     return int(n == NONE)
 
 
-@called
+@part
 def enter(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int, window: int, anew: bool) -> None:
     """Replay a window: pods that stay, those that come, and what all of them do to their nodes.
 
@@ -147,7 +147,7 @@ def enter(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int
         state.books[b, n, UNOFFERED] = state.nodes[b, n, PODS]
 
 
-@inline
+@part
 def count_window(cluster: Cluster, rules: Rules, state: State, b: int) -> float:
     """Enter the present window into the accounts and return its reward."""
     window = state.cursor[b, WINDOW]
@@ -180,13 +180,13 @@ def count_window(cluster: Cluster, rules: Rules, state: State, b: int) -> float:
     return float(-weighted(rules, over, under, unmet) / cluster.nodes.shape[0])
 
 
-@inline
+@part
 def weighted(rules: Rules, over: Any, under: Any, unmet: Any) -> Any:
     """Weigh what is counted."""
     return rules.weight_over * over + rules.weight_under * under + rules.weight_unmet * unmet
 
 
-@inline
+@part
 def moved_weight(cluster: Cluster, rules: Rules, r: int) -> Any:
     """Return what moving the pod of row r takes from the reward of a cluster of one node."""
     return rules.weight_moved * (cluster.asks[r, CPU_REQUEST] + cluster.asks[r, MEM_REQUEST])

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sched_env.choosing import bind, chooser
-from sched_env.jit import inline
+from sched_env.jit import part
 from sched_env.vm import heuristics
 from sched_env.vm.events import CPU, HALVES, MEM
 from sched_env.vm.heuristics import FIRST_FIT, NAMES, TYPICAL_REQUESTS
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from sched_env.problem import BatchRule
     from sched_env.vm.vector import VmVectorEnv
 
-half_score = inline(heuristics.half_score)
+half_score = part(heuristics.half_score)
 
 
-@inline
+@part
 def prepare(_rule: int, arguments: Any, b: int) -> tuple[float, float, float]:
     """Return what the request takes from each half used, cores and GiB, and whether it uses both."""
     S, _, E = arguments
@@ -28,7 +28,7 @@ def prepare(_rule: int, arguments: Any, b: int) -> tuple[float, float, float]:
     return need[CPU], need[MEM], need[HALVES] - 1.0
 
 
-@inline
+@part
 def value_of(
     rule: int, arguments: Any, shapes: NDArray[np.float64], b: int, half: int, need: tuple[float, float, float]
 ) -> Any:

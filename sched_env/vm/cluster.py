@@ -8,17 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sched_env.heap import push
-from sched_env.jit import called, inline
+from sched_env.jit import part
 from sched_env.vector import Buffers
 from sched_env.vm import features
 from sched_env.vm.events import CHECKPOINT_ROWS, CPU, HALVES, MEM, SERVERS, STOP, TIME, Events
 from sched_env.vm.state import NOWHERE, Params, State
 
-candidate_features = inline(features.candidate_features)
-request_features = inline(features.request_features)
+candidate_features = part(features.candidate_features)
+request_features = part(features.request_features)
 
 
-@inline
+@part
 def advance(S: State, b: int, time_s: float) -> None:
     """Move the clock, adding up the time of servers that hold a VM; a clock never runs backwards."""
     if time_s > S.env[b].clock:
@@ -26,14 +26,14 @@ def advance(S: State, b: int, time_s: float) -> None:
         S.env[b].clock = time_s
 
 
-@inline
+@part
 def _occupy(S: State, b: int, half: int, cpu: float, mem: float) -> None:
     S.cpu[b, half] -= cpu
     S.mem[b, half] -= mem
     S.vms[b, half] += 1
 
 
-@inline
+@part
 def place(S: State, P: Params, b: int, half: int, request: NDArray[np.float64]) -> None:
     """Take what the request needs from the half, or from both halves of its server."""
     if S.vms[b, half] + S.vms[b, half ^ 1] == 0:
@@ -46,7 +46,7 @@ def place(S: State, P: Params, b: int, half: int, request: NDArray[np.float64]) 
         S.env[b].used_mem += request[MEM] * request[HALVES]
 
 
-@inline
+@part
 def _vacate(S: State, P: Params, b: int, half: int, cpu: float, mem: float) -> None:
     S.vms[b, half] -= 1
     if S.vms[b, half] == 0:  # exactly empty again, whatever rounding the sums of fractions left
@@ -57,7 +57,7 @@ def _vacate(S: State, P: Params, b: int, half: int, cpu: float, mem: float) -> N
         S.mem[b, half] += mem
 
 
-@inline
+@part
 def release(S: State, P: Params, b: int, half: int, request: NDArray[np.float64]) -> None:
     """Give back what a VM held."""
     _vacate(S, P, b, half, request[CPU], request[MEM])
@@ -70,7 +70,7 @@ def release(S: State, P: Params, b: int, half: int, request: NDArray[np.float64]
         S.env[b].occupied -= 1
 
 
-@inline
+@part
 def _grow(S: State, P: Params, b: int) -> Any:
     """Buy servers while the allocated share is above the threshold; new halves are already free in the arrays."""
     before = S.env[b].servers
@@ -85,7 +85,7 @@ def _grow(S: State, P: Params, b: int) -> Any:
     return S.env[b].servers > before
 
 
-@inline
+@part
 def describe(S: State, P: Params, out: Buffers, b: int, server: int) -> None:
     """Write the feature rows of a server's two halves."""
     for half in range(2 * server, 2 * server + 2):
@@ -103,7 +103,7 @@ def describe(S: State, P: Params, out: Buffers, b: int, server: int) -> None:
         row[6] = values[6]
 
 
-@inline
+@part
 def ask(S: State, E: Events, out: Buffers, b: int) -> int:
     """Write request and mask of the present row; return how many halves are feasible."""
     need = E.rows[S.env[b].row]
@@ -133,7 +133,7 @@ def ask(S: State, E: Events, out: Buffers, b: int) -> int:
     return feasible
 
 
-@inline
+@part
 def clear(S: State, P: Params, b: int) -> None:
     """Empty an environment: every half free, nobody placed, all sums zero."""
     S.cpu[b, :] = P.half_cpu
@@ -152,14 +152,14 @@ def clear(S: State, P: Params, b: int) -> None:
     S.env[b].leaving = 0
 
 
-@inline
+@part
 def enter_departure(S: State, b: int, time_s: float, row: int, half: int) -> None:
     """Remember when a VM leaves; its row and its half are one number."""
     push(S.leaving[b], S.env[b].leaving, time_s, float(row * S.cpu.shape[1] + half))
     S.env[b].leaving += 1
 
 
-@inline
+@part
 def _put_back(S: State, P: Params, E: Events, b: int, row: int, now: int, part: int, window: int) -> None:
     """Place the VM of a row where it was recorded, if it is there when row ``now`` comes and its server is up."""
     half = E.home[row]
@@ -170,7 +170,7 @@ def _put_back(S: State, P: Params, E: Events, b: int, row: int, now: int, part: 
             enter_departure(S, b, E.rows[row, TIME] + E.life_s[row], row, half)
 
 
-@called
+@part
 def enter(S: State, P: Params, E: Events, b: int, row: int) -> None:
     """Bring an environment to a row: the servers of its cluster, with the VMs that were recorded there, if any were.
 
@@ -198,7 +198,7 @@ def enter(S: State, P: Params, E: Events, b: int, row: int) -> None:
             S.cpu[b, half] = S.mem[b, half] = 0.0
 
 
-@inline
+@part
 def walk(S: State, P: Params, E: Events, out: Buffers, b: int, visible: bool) -> None:
     """Go to the next creation in log order, applying the deletions on the way when the scenario releases."""
     row = S.env[b].row + 1
@@ -221,7 +221,7 @@ def walk(S: State, P: Params, E: Events, out: Buffers, b: int, visible: bool) ->
         advance(S, b, E.rows[row, TIME])
 
 
-@inline
+@part
 def settle(S: State, P: Params, E: Events, out: Buffers, b: int, half: int, visible: bool) -> None:
     """Place the present request, remember where, and let the cluster grow."""
     row = S.env[b].row

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sched_env.draws import below
-from sched_env.jit import inline, lean_kernel
+from sched_env.jit import lean_kernel, part
 from sched_env.stepping import keep_final, rest
 from sched_env.vector import END_OF_TRACE, FULL, HORIZON, SHEET, Buffers
 from sched_env.vm.cluster import ask, describe, enter, enter_departure, settle, walk
@@ -23,7 +23,7 @@ from sched_env.vm.waiting import queue_size, wait_for_fit
 METRICS = (*SHEET, "placed_cpu", "cpu_rate", "mem_rate", "servers", "end_row")
 
 
-@inline
+@part
 def begin(S: State, P: Params, E: Events, out: Buffers, b: int, start: Any, seed: int) -> None:
     """Start an episode at the first placeable creation at or after ``start``; -1 draws it."""
     if start < 0:
@@ -50,7 +50,7 @@ def begin(S: State, P: Params, E: Events, out: Buffers, b: int, start: Any, seed
     ask(S, E, out, b)
 
 
-@inline
+@part
 def _record(S: State, P: Params, out: Buffers, b: int, ended: int) -> None:
     """Write the metrics of an episode that is over; columns as ``METRICS``."""
     never = 0
@@ -80,7 +80,7 @@ def _record(S: State, P: Params, out: Buffers, b: int, ended: int) -> None:
     out.truncated[b] = not out.terminated[b]
 
 
-@inline
+@part
 def _step_one(S: State, P: Params, E: Events, out: Buffers, b: int, half: int) -> int:
     """Place one environment's request and go to its next decision; return how the episode ended, or -1."""
     row = S.env[b].row
@@ -126,7 +126,7 @@ def _step_one(S: State, P: Params, E: Events, out: Buffers, b: int, half: int) -
     return ended
 
 
-@inline
+@part
 def _finish(S: State, P: Params, out: Buffers, b: int, ended: int) -> None:
     """Keep the last observation and the metrics of an episode that is over."""
     if S.env[b].row >= S.env[b].stop or (P.waits and S.env[b].row >= S.env[b].queue_end):  # nothing more was asked for

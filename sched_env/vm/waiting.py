@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from sched_env.heap import ITEM, drop_first
 from sched_env.heap import TIME as LEAVES
-from sched_env.jit import inline
+from sched_env.jit import part
 from sched_env.vector import Buffers
 from sched_env.vm.cluster import advance, ask, describe, enter, release, settle, walk
 from sched_env.vm.events import CPU, HALVES, MEM, TIME, Events
 from sched_env.vm.state import NOWHERE, Params, State
 
 
-@inline
+@part
 def _first_fit(S: State, b: int, need: NDArray[np.float64]) -> int:
     for half in range(2 * S.env[b].servers):
         if S.cpu[b, half] >= need[CPU] and S.mem[b, half] >= need[MEM]:
@@ -26,7 +26,7 @@ def _first_fit(S: State, b: int, need: NDArray[np.float64]) -> int:
     return NOWHERE
 
 
-@inline
+@part
 def queue_size(S: State, P: Params, E: Events, out: Buffers, start: int) -> Any:
     """Return how many requests first_fit places from a row before its first misfit; measured once a row."""
     if S.queue_of[start] == 0:
@@ -45,7 +45,7 @@ def queue_size(S: State, P: Params, E: Events, out: Buffers, start: int) -> Any:
     return S.queue_of[start]
 
 
-@inline
+@part
 def _depart(S: State, P: Params, E: Events, out: Buffers, b: int) -> None:
     """Let the VM that leaves first go, at its time."""
     heap = S.leaving[b]
@@ -57,7 +57,7 @@ def _depart(S: State, P: Params, E: Events, out: Buffers, b: int) -> None:
     S.env[b].leaving -= 1
 
 
-@inline
+@part
 def _queue_up(S: State, E: Events, b: int, now: Any, until: Any) -> Any:
     """Return the seconds that requests of the queue wait in (now, until], counting in those that arrive."""
     seconds = S.env[b].waiting * (until - now)
@@ -68,7 +68,7 @@ def _queue_up(S: State, E: Events, b: int, now: Any, until: Any) -> Any:
     return seconds
 
 
-@inline
+@part
 def wait_for_fit(S: State, P: Params, E: Events, out: Buffers, b: int) -> Any:
     """Bring the next request of the queue to the front and wait until it fits; return the seconds waited by all."""
     now = out.time_s[b]

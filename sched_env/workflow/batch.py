@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sched_env.choosing import bind, chooser
-from sched_env.jit import inline
+from sched_env.jit import part
 from sched_env.tables import Floats
 from sched_env.workflow import heuristics
 from sched_env.workflow.features import HOURS_PER_SECOND
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from sched_env.problem import BatchRule
     from sched_env.workflow.vector import WorkflowVectorEnv
 
-node_score = inline(heuristics.node_score)
+node_score = part(heuristics.node_score)
 
 
-@inline
+@part
 def prepare(_rule: int, arguments: Any, b: int) -> Any:
     """Gather what the task's parents left; return its row and how many they are."""
     plan, _, state = arguments
@@ -37,7 +37,7 @@ def prepare(_rule: int, arguments: Any, b: int) -> Any:
     return row, gather(plan, state, b, row)
 
 
-@inline
+@part
 def value_of(rule: int, arguments: Any, _table: Floats, b: int, n: int, prepared: Any) -> Any:
     """Score one node."""
     plan, _, state = arguments

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sched_env.jit import called, inline
+from sched_env.jit import part
 from sched_env.stepping import RUNNING, dynamics
 from sched_env.vector import END_OF_TRACE, HORIZON, SHEET, Buffers
 from sched_env.workflow import features
@@ -61,11 +61,11 @@ from sched_env.workflow.state import (
 METRICS = (*SHEET, "makespan_s", "response_ratio", "moved_mb", "nodes_used")
 NONE = -1
 
-outlook = inline(features.outlook)
-fits = inline(features.fits)
+outlook = part(features.outlook)
+fits = part(features.fits)
 
 
-@inline
+@part
 def gather(plan: Plan, state: State, b: int, row: int) -> int:
     """Put what a task's parents left where all nodes will look at it; return how many parents there are."""
     first = plan.parents[row]
@@ -77,7 +77,7 @@ def gather(plan: Plan, state: State, b: int, row: int) -> int:
     return int(count)
 
 
-@inline
+@part
 def data_there(plan: Plan, state: State, n: int, row: int, parents: int) -> tuple[float, float]:
     """Return when the data of a task can be on a node, and how many MB would have to move."""
     per_mb = plan.nodes[n, SECONDS_PER_MB]
@@ -93,7 +93,7 @@ def data_there(plan: Plan, state: State, n: int, row: int, parents: int) -> tupl
     return ready, moved
 
 
-@inline
+@part
 def first_gap(state: State, b: int, n: int, ready: float, run: float, cpu: float, mem: float) -> tuple[float, float]:
     """Return when a node first has this much room for so long, and how much of that time nothing else runs there."""
     if state.nodes[b, n, UNTIL] <= ready:  # most often; saves the walk
@@ -118,7 +118,7 @@ def first_gap(state: State, b: int, n: int, ready: float, run: float, cpu: float
         following = int(segments[k, FOLLOWING])
 
 
-@inline
+@part
 def offer(
     plan: Plan, state: State, b: int, n: int, row: int, parents: int
 ) -> tuple[float, float, float, float, float, bool]:
@@ -137,7 +137,7 @@ def offer(
     return ready, start, run, billed, moved, True
 
 
-@inline
+@part
 def observe(plan: Plan, state: State, out: Buffers, b: int) -> int:
     """Write the observation of the present task and return how many nodes can hold it.
 
@@ -177,7 +177,7 @@ def observe(plan: Plan, state: State, out: Buffers, b: int) -> int:
     return count
 
 
-@inline
+@part
 def split(state: State, b: int, k: int, time: float) -> int:
     """Cut a segment at a time within it and return the later part."""
     free = state.cursor[b, FREE]
@@ -188,7 +188,7 @@ def split(state: State, b: int, k: int, time: float) -> int:
     return int(free)
 
 
-@inline
+@part
 def book(state: State, b: int, n: int, start: float, finish: float, cpu: float, mem: float) -> None:
     """Enter a task into a node's calendar; one that takes no time leaves no trace."""
     if finish <= start:
@@ -210,7 +210,7 @@ def book(state: State, b: int, n: int, start: float, finish: float, cpu: float, 
         k = following
 
 
-@inline
+@part
 def place(plan: Plan, rules: Rules, state: State, out: Buffers, b: int, n: int) -> Any:
     """Put the present task on a node, as offered, and return the reward."""
     number = state.cursor[b, NEXT]
@@ -234,14 +234,14 @@ def place(plan: Plan, rules: Rules, state: State, out: Buffers, b: int, n: int) 
     return -(rules.beta * (growth * flow[INVERSE_REFERENCE]) + (1.0 - rules.beta) * (usd * flow[INVERSE_LEAST]))
 
 
-@inline
+@part
 def start_range(arguments: Any) -> tuple[int, int]:
     """Return the workflows among which one is drawn."""
     _, rules, _ = arguments
     return rules.start_min, rules.start_max
 
 
-@inline
+@part
 def begin(arguments: Any, out: Buffers, b: int, flow: int, _fresh: bool) -> bool:
     """Begin a workflow on empty nodes."""
     plan, _, state = arguments
@@ -258,7 +258,7 @@ def begin(arguments: Any, out: Buffers, b: int, flow: int, _fresh: bool) -> bool
     return True
 
 
-@called
+@part
 def close(arguments: Any, out: Buffers, b: int) -> None:
     """Write the episode's metrics."""
     plan, _, state = arguments
@@ -280,7 +280,7 @@ def close(arguments: Any, out: Buffers, b: int) -> None:
     metrics[10] = used
 
 
-@inline
+@part
 def step(arguments: Any, out: Buffers, b: int, n: int, _seed: int) -> int:
     """Place the present task and go to the next one."""
     plan, rules, state = arguments

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from sched_env import jit
+from sched_env.vm import heuristics as vm
 
 SCRIPT = """
 import sys, warnings
@@ -51,10 +52,10 @@ def test_a_changed_helper_or_constant_in_another_file_gives_another_stamp(tmp_pa
     helper, user = tmp_path / "stamp_helper.py", tmp_path / "stamp_user.py"
     user.write_text(
         textwrap.dedent("""
-            from sched_env.jit import inline, kernel
+            from sched_env.jit import kernel, part
             import stamp_helper
             LIMIT = stamp_helper.LIMIT
-            double = inline(stamp_helper.double)
+            double = part(stamp_helper.double)
             @kernel
             def apply(x):
                 return double(x) + LIMIT
@@ -89,9 +90,14 @@ def test_loops_filled_in_by_two_problems_have_caches_and_stamps_of_their_own():
     assert "half_score" not in named[1]
 
 
-def test_helpers_of_plain_functions_are_compiled_with_them():
-    from sched_env.vm import heuristics as vm
+score = jit.part(vm.half_score)
 
-    compiled = jit.inline(vm.half_score)
-    arguments = (0, 10.0, 20.0, 30.0, 40.0, 40.0, 90.0, 1.0, 2.0, 0.0, vm.TYPICAL_REQUESTS)
-    assert compiled(vm.FRAGMENTATION, *arguments) == vm.half_score(vm.FRAGMENTATION, *arguments)
+
+@jit.kernel
+def score_in_kernel(arguments):
+    return score(*arguments)
+
+
+def test_a_part_and_its_helpers_give_the_same_in_a_kernel_called_from_python_and_plain():
+    arguments = (vm.FRAGMENTATION, 0, 10.0, 20.0, 30.0, 40.0, 40.0, 90.0, 1.0, 2.0, 0.0, vm.TYPICAL_REQUESTS)
+    assert score_in_kernel(arguments) == score(*arguments) == vm.half_score(*arguments)
