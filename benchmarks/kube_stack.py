@@ -165,6 +165,10 @@ class Stack:
         overlap = np.minimum(pod.ended_s, low + WINDOW_S) - np.maximum(pod.created_s, low)
         return np.asarray(np.clip(overlap, 0, WINDOW_S) / WINDOW_S)
 
+    def answered_within(self, name: str, bound_s: float) -> F8:
+        """Calls of a service by window that took at most so long."""
+        return np.asarray(self.requests[name] * (1 - np.exp(-bound_s / self.response_s[name])))
+
     def node_cpu(self, node: str) -> F8:
         """Cores busy by window: its pods, and 0.1 of the system."""
         mine = [pod.use * self._present(pod) for pod in self.pods if pod.node == node]
@@ -399,7 +403,7 @@ class Stack:
                     )
                     for bound in BUCKETS_S:
                         text = "+Inf" if np.isinf(bound) else f"{bound:g}"
-                        below = counted(rate * (1 - np.exp(-bound / response)))
+                        below = counted(self.answered_within(name, bound) / WINDOW_S)
                         add(
                             "nginx_ingress_controller_request_duration_seconds_bucket",
                             f'{labels},le="{text}"',

@@ -15,7 +15,7 @@ import pandas as pd
 
 from sched_env import scenarios
 from sched_env.functions import kernels
-from sched_env.functions.state import BILLED_UNTIL, COST, CPU, HISTOGRAM_WIDTH, LATE, RATIO, ROW
+from sched_env.functions.state import BILLED_UNTIL, CORE_SECONDS, COST, HISTOGRAM_WIDTH, LATE, RATIO, ROW
 from sched_env.functions.tables import FunctionTrace
 from sched_env.functions.vector import ServerlessVectorEnv
 from sched_env.rollout import Policy, chooser
@@ -40,12 +40,19 @@ def marked(trace: FunctionTrace, times_s: np.ndarray) -> tuple[FunctionTrace, np
         "response_s": 1.0,
         "held": False,
         "domain": 0,
+        "idle_use": 0.0,
+        "work_s": 0.0,
+        "mem_use": 0.0,
     }
     columns: dict[str, Any] = {
         name: np.concatenate([np.full(marks, value, getattr(trace, name).dtype), getattr(trace, name)])[order]
-        for name, value in {**values, "spread": 0.0}.items()
+        for name, value in values.items()
     }
     columns["function_names"] = (*trace.function_names, "(mark)")
+    if trace.tails.size:
+        columns["tails"] = np.concatenate([trace.tails, np.zeros_like(trace.tails[:1])])
+    if trace.pace.size:
+        columns["pace"] = np.concatenate([trace.pace, np.ones_like(trace.pace[:, :1])], axis=1)
     columns["arrival_s"] = np.concatenate([times_s, trace.arrival_s])[order]
     return dataclasses.replace(trace, **columns), order < marks if rows else np.ones(marks, bool)
 
@@ -53,10 +60,10 @@ def marked(trace: FunctionTrace, times_s: np.ndarray) -> tuple[FunctionTrace, np
 def replay(
     scenario: scenarios.Scenario, trace: tuple[FunctionTrace, NodeTable], policy: Policy, window_s: float
 ) -> pd.DataFrame:
-    """Play a stretch and return one row a window: ``calls, late, ratio, cost_usd, requested_cores, p95_ratio``.
+    """Play a stretch and return one row a window: ``calls, late, ratio, cost_usd, used_cores, p95_ratio``.
 
     ``late`` and ``ratio`` are sums over the calls answered in the window, the bill is what accrued in it, and cores
-    are the mean of the window's two ends. The window in which the first instance arrives is left out: it is not whole.
+    are its mean. The window in which the first instance arrives is left out: it is not whole.
     """
     functions, nodes = trace
     last = float(functions.arrival_s[-1])
@@ -80,8 +87,8 @@ def replay(
             ahead = np.maximum(state.nodes[0, :, BILLED_UNTIL] - now, 0.0) @ nodes.price_usd_per_hour
             totals, histogram = state.totals[0], state.histogram[0]
             bill = float(totals[COST]) - float(ahead) / SECONDS_PER_HOUR
-            used = float(state.nodes[0, :, CPU].sum())
-            books.append((now, histogram.copy(), float(totals[LATE]), float(totals[RATIO]), bill, used))
+            seconds = float(totals[CORE_SECONDS])
+            books.append((now, histogram.copy(), float(totals[LATE]), float(totals[RATIO]), bill, seconds))
             seen += 1
             _pass_mark(env)
             if not env.buffers.active[0]:
@@ -116,12 +123,12 @@ def _differences(books: list[tuple[Any, ...]], window_s: float) -> pd.DataFrame:
                 "late": after[2] - before[2],
                 "ratio": after[3] - before[3],
                 "cost_usd": after[4] - before[4],
-                "requested_cores": 0.5 * (before[5] + after[5]),
+                "used_cores": (after[5] - before[5]) / window_s,
                 "p95_ratio": 1.0 + (min(int(upto), histogram.size - 1) + 0.5) * HISTOGRAM_WIDTH,
             }
         )
     total = books[-1][1] - books[0][1] if books else np.zeros(0)
-    names = ["window", "calls", "late", "ratio", "cost_usd", "requested_cores", "p95_ratio"]
+    names = ["window", "calls", "late", "ratio", "cost_usd", "used_cores", "p95_ratio"]
     table = pd.DataFrame(rows, columns=names).set_index("window")
     table.attrs["histogram"] = total
     return table

@@ -60,15 +60,21 @@ def from_gateway(long: ir.Table, present: Collection[str]) -> ir.Table:
     )
     if BUCKETS not in present:
         return rows
-    p95 = _bucket_quantile(long, 0.95)
+    p95 = _bucket_quantile(histograms(long), 0.95)
     kept = [rows[name] for name in rows.columns if name != "response_p95_s"]
     return ended(rows.left_join(p95, key).select(*kept, response_p95_s=p95["quantile"]))
 
 
-def _bucket_quantile(long: ir.Table, quantile: float) -> ir.Table:
+def histograms(long: ir.Table) -> ir.Table:
+    """Calls of a window up to every bound of the gateway's histogram (table ``responses``)."""
+    buckets = long.filter((long.metric == BUCKETS) & long.increase.notnull() & long.le.notnull())
+    key = [buckets[name] for name in ("cluster", "function", "window")]
+    return buckets.group_by(*key, le_s=buckets.le).agg(calls=exact_sum(buckets.increase))
+
+
+def _bucket_quantile(buckets: ir.Table, quantile: float) -> ir.Table:
     """Estimate a quantile of response times from cumulative buckets, linear within a bucket."""
-    buckets = long.filter((long.metric == BUCKETS) & long.increase.notnull())
-    by_bound = buckets.group_by("cluster", "function", "window", "le").agg(upto=exact_sum(buckets.increase))
+    by_bound = buckets.rename(le="le_s", upto="calls")
     order = ibis.window(group_by=["cluster", "function", "window"], order_by="le")
     everything = ibis.window(group_by=["cluster", "function", "window"])
     by_bound = by_bound.mutate(

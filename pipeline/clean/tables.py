@@ -81,6 +81,8 @@ def window_tables(plan: Planner, given: Given, config: CleanConfig) -> None:
         "functions": function_rows,
         "events": seen_events if source_events is None else events.with_source_events(seen_events, source_events),
     }
+    if functions.BUCKETS in samples.present:
+        results["responses"] = functions.histograms(of_functions)
     if any(METRICS[metric].entity == "card" for metric in samples.present):
         results["cards"] = nodes.card_rows(filled, samples, labels.details(seen, "card"), config)
     for name, rows in results.items():

@@ -37,6 +37,19 @@ class FunctionValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Standard deviation of the logarithm of calls alike."""
     calls: int
     origin: HowKnown
+    tail: list[float] = []
+    """Share of calls that take longer than so many times their mean (``TAIL_AT`` of the problem); empty: log-normal."""
+
+
+class UseValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the pods of a workload were measured to use."""
+
+    idle_cores: float
+    """Of a pod that answers nothing."""
+    work_s: float
+    """Core-seconds of a call; 0: it has none."""
+    mem_gib: float
+    windows: int
 
 
 class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,8 +59,10 @@ class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fitted_start: str
     """The train windows, and nothing after them."""
     fitted_end: str
-    overrides: dict[str, float | list[float]]
+    overrides: dict[str, float | str | list[float]]
     """Keys of the scenario that take these values."""
     values: list[Value]
     functions: dict[str, FunctionValue]
+    uses: dict[str, UseValue] = {}
+    """Empty: nobody measures what pods use."""
     schema: Literal[1] = 1

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 4
-"""4: allocatable, GPU requests, kind of owner. Files of another version are refused: cleaning makes them anew."""
+SCHEMA_VERSION = 5
+"""5: histograms of response times. Files of another version are refused: cleaning makes them anew."""
 VERSION_KEY = b"loadmaster.windows"
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -88,6 +88,16 @@ FUNCTIONS = pa.schema(
     ]
 )
 
+RESPONSES = pa.schema(
+    [
+        *_key("cluster", "function"),
+        pa.field("le_s", pa.float64(), nullable=False),  # bound of the histogram's bucket; the last one is infinity
+        # Calls answered within le_s, all shorter ones included. A fraction where a scrape interval crosses a border.
+        pa.field("calls", pa.float64(), nullable=False),
+    ]
+)
+"""The gateway's histogram as it counted: late calls are read off it, whatever the SLO turns out to be."""
+
 DEMANDS = pa.schema(
     [
         *_key("cluster", "pod"),
@@ -158,6 +168,7 @@ TABLES: dict[str, pa.Schema] = {
     "nodes": NODES,
     "pods": PODS,
     "functions": FUNCTIONS,
+    "responses": RESPONSES,
     "demands": DEMANDS,
     "events": EVENTS,
     "cards": CARDS,
@@ -169,6 +180,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "nodes": ("window_start", "cluster", "node"),
     "pods": ("window_start", "cluster", "pod"),
     "functions": ("window_start", "cluster", "function"),
+    "responses": ("window_start", "cluster", "function", "le_s"),
     "demands": ("window_start", "cluster", "pod", "position"),
     "events": ("window_start", "cluster", "entity", "time", "action"),
     "cards": ("window_start", "cluster", "node", "card"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import importlib
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
@@ -14,26 +15,29 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline import windows
-from pipeline.contracts.calibration import Calibration
+from pipeline.contracts.calibration import Calibration, FunctionValue
 from pipeline.contracts.evaluation import Backtest, Origin
 from pipeline.datasets.calls import Dealt, deal
 from pipeline.datasets.dataset import Dataset, Rows
-from pipeline.datasets.lives import lives
+from pipeline.datasets.lives import lives, overlaps
 from pipeline.datasets.origins import Tally, read
-from pipeline.datasets.responses import late_and_slow, share_above
+from pipeline.datasets.responses import late_and_slow, log_normal_tail, share_above
 from pipeline.errors import DataError
 from pipeline.prices import DEFAULT_USD_PER_HOUR
 from sched_env import scenarios
 from sched_env.functions import synthetic
 from sched_env.functions.azure import DISK_IOPS, NET_MB_S
+from sched_env.functions.features import FIT_TOLERANCE
 from sched_env.functions.scenario import ServerlessScenario
 from sched_env.functions.tables import SLO_FACTOR, FunctionTrace
 from sched_env.scenarios import Scenario
-from sched_env.tables import NodeTable
+from sched_env.tables import Floats, NodeTable
 from wire.contracts.window import WINDOW_SECONDS
 
 HELD_KINDS = ("DaemonSet", "StatefulSet", "Node")
 """Owners whose pods are where they are: one a node, bound to their volume, or started by the node itself."""
+DELETION_S = 180.0
+"""How much later than it was a deletion may be told: kube-state-metrics is asked every minute, and misses one."""
 LEAST = 1e-6
 """Cores or GiB of something held fixed that asks for nothing: tables hold no zeros."""
 
@@ -81,9 +85,9 @@ def origins(folder: Path, start: datetime, end: datetime) -> list[Origin]:
 
 def _arrays(folder: Path, start: datetime, end: datetime) -> windows.Arrays:
     whole = windows.span(folder)
-    files = [file for table in ("pods", "nodes") for file in windows.files_of(folder, table, start, end)]
+    files = windows.files_of(folder, "nodes", start, end)
     files += windows.files_of(folder, "functions", whole.start, end)
-    files += windows.files_of(folder, "events", whole.start, whole.end)
+    files += [file for table in ("events", "pods") for file in windows.files_of(folder, table, whole.start, whole.end)]
     return windows.mapped(__name__, files, [start, end], lambda: _build(folder, start, end))
 
 
@@ -101,6 +105,9 @@ def _build(folder: Path, start: datetime, end: datetime) -> windows.Arrays:
     everywhere = windows.frame_of(folder, "events", whole.start, whole.end, ["function", "kind"]).dropna()
     everywhere = everywhere[everywhere["kind"] == "pod"]  # a job's function is its model
     clusters = np.unique(everywhere["cluster"].to_numpy(str))
+    # What was there before the first event (daemons, databases) is told by windows alone.
+    seen = windows.frame_of(folder, "pods", whole.start, whole.end, ["function"]).dropna()
+    everywhere = pd.concat([everywhere, seen[seen["cluster"].isin(clusters)].drop_duplicates(["cluster", "function"])])
     several = clusters.size > 1
     names = np.unique(windows.spelled(everywhere, "function", several).to_numpy(str))
 
@@ -119,7 +126,7 @@ def _build(folder: Path, start: datetime, end: datetime) -> windows.Arrays:
         rows.loc[rows["held"], name] = rows.loc[rows["held"], name].fillna(0.0).clip(lower=LEAST)
     sized = (rows["cpu"] > 0) & (rows["mem"] > 0)
     rows = rows[sized & ~(rows["held"] & (rows["home"] < 0)) & ~(rows["before"] & (rows["home"] < 0))]
-    rows = rows.sort_values(["begin_s", "cluster", "entity"], kind="stable")
+    rows = _made_room(rows.sort_values(["begin_s", "cluster", "entity"], kind="stable"), nodes)
     if not (~rows["held"] & ~rows["before"]).any():
         raise DataError(
             f"{folder} has no pod created between {start} and {end}",
@@ -148,11 +155,63 @@ def _build(folder: Path, start: datetime, end: datetime) -> windows.Arrays:
         "node": rows["home"].to_numpy(np.int32),
         "held": rows["held"].to_numpy(bool),
         "domain": np.searchsorted(clusters, rows["cluster"].to_numpy(str)).astype(np.int32),
+        "pace": _pace(folder, start, end, rows.assign(name=spelled), names, several),
         "up": windows.up(folder, start, end, clusters.tolist(), nodes.names),
         "function_names": names,
         "clusters": clusters,
         **_tally(folder, start, end, clusters.tolist(), rows, dealt).arrays(),
     }
+
+
+def _made_room(rows: pd.DataFrame, nodes: NodeTable) -> pd.DataFrame:
+    """End lives a little earlier where a pod came to a node that seems full.
+
+    When a pod was deleted is known to a minute or two; that another one was put into its place says it was gone.
+    """
+    free = np.stack([nodes.cpu, nodes.mem], axis=1)
+    asked = rows[["cpu", "mem"]].to_numpy(np.float64)
+    begin, end = rows["begin_s"].to_numpy(np.float64), rows["end_s"].to_numpy(np.float64).copy()
+    home, held = rows["home"].to_numpy(np.int64), rows["held"].to_numpy(bool)
+    there: list[list[tuple[float, int]]] = [[] for _ in range(len(nodes))]
+    for row in np.flatnonzero(home >= 0):
+        node, now = home[row], begin[row]
+        waiting = there[node]
+        while waiting and waiting[0][0] <= now:
+            free[node] += asked[heapq.heappop(waiting)[1]]
+        while not held[row] and (free[node] < asked[row] - FIT_TOLERANCE).any():
+            going = min((one for one in waiting if not held[one[1]]), default=(np.inf, -1))
+            if going[0] > now + DELETION_S:
+                break
+            waiting.remove(going)
+            heapq.heapify(waiting)
+            free[node] += asked[going[1]]
+            end[going[1]] = max(now, begin[going[1]] + LEAST)
+        free[node] -= asked[row]
+        heapq.heappush(waiting, (end[row], int(row)))
+    return rows.assign(end_s=end)
+
+
+def _pace(
+    folder: Path, start: datetime, end: datetime, rows: pd.DataFrame, names: NDArray[np.str_], several: bool
+) -> Floats:
+    """Calls a second that an instance of each function got in each window; where nobody says, one as in any other."""
+    count = int((end - start).total_seconds()) // WINDOW_SECONDS
+    counts = windows.frame_of(folder, "functions", start, end, ["function", "requests"])
+    counts = counts[counts["requests"] > 0]
+    called = windows.spelled(counts, "function", several).to_numpy(str)
+    place = np.searchsorted(names, called).clip(max=names.size - 1)
+    mine = names[place] == called
+    window = ((counts["window_start"] - pd.Timestamp(start)).dt.total_seconds() // WINDOW_SECONDS).to_numpy(np.int64)
+    calls, there = np.zeros((count, names.size)), np.zeros((count, names.size))
+    np.add.at(calls, (window[mine], place[mine]), counts["requests"].to_numpy(np.float64)[mine])
+    known = rows[rows["function"].notna()]
+    life, at, seconds = overlaps(known["begin_s"].to_numpy(), known["end_s"].to_numpy())
+    inside = at < count
+    codes = np.searchsorted(names, known["name"].to_numpy(str))
+    np.add.at(there, (at[inside], codes[life[inside]]), seconds[inside])
+    usual = np.where(calls.sum(axis=0) > 0.0, calls.sum(axis=0) / np.maximum(there.sum(axis=0), 1.0), 1.0)
+    pace = np.where((calls.sum(axis=0) > 0.0) & (there > 0.0), calls / np.maximum(there, 1.0), usual)
+    return np.asarray(np.maximum(pace, LEAST * usual))
 
 
 def _io(rows: pd.DataFrame, name: str, default: float) -> pd.Series[float]:
@@ -206,22 +265,33 @@ def scaled(trace: Trace, load: float) -> Trace:
 
 
 def calibrated(trace: Trace, calibration: Calibration) -> Trace:
-    """Give every instance the standard response and the spread that calibration found for its function."""
+    """Give every instance what calibration found of its function: standard response, spread of calls, use."""
     instances, nodes = trace
-    known = calibration.functions
-    standard, spread = (np.full(len(instances.function_names), np.nan) for _ in range(2))
-    for index, name in enumerate(instances.function_names):
-        if name in known:
-            standard[index], spread[index] = known[name].standard_s, known[name].spread
-    response = np.where(np.isnan(standard), np.nan, standard)[instances.function]
-    told = ~np.isnan(response)
-    response = np.where(told, response, instances.response_s)
-    return dataclasses.replace(
-        instances,
-        response_s=response,
-        slo_s=np.where(told, SLO_FACTOR * response, instances.slo_s),
-        spread=np.where(told, np.nan_to_num(spread)[instances.function], instances.spread),
-    ), nodes
+    names = instances.function_names
+    changes: dict[str, Any] = {}
+    functions = [calibration.functions.get(name) for name in names]
+    if any(functions):
+        standard = np.array([np.nan if found is None else found.standard_s for found in functions])
+        response = standard[instances.function]
+        told = ~np.isnan(response)
+        response = np.where(told, response, instances.response_s)
+        changes |= {"response_s": response, "slo_s": np.where(told, SLO_FACTOR * response, instances.slo_s)}
+        changes["tails"] = np.array([_tail(found) for found in functions])
+    uses = [calibration.uses.get(name) for name in names]
+    if any(uses):
+        known = np.array([found is not None for found in uses])[instances.function]
+        for column, field, other in (
+            ("idle_use", "idle_cores", instances.cpu),
+            ("work_s", "work_s", np.zeros(len(instances))),
+            ("mem_use", "mem_gib", instances.mem),
+        ):
+            values = np.array([0.0 if found is None else getattr(found, field) for found in uses])
+            changes[column] = np.where(known, values[instances.function], other)
+    return dataclasses.replace(instances, **changes), nodes
+
+
+def _tail(found: FunctionValue | None) -> Floats:
+    return np.array(found.tail) if found is not None and found.tail else log_normal_tail(found.spread if found else 0.0)
 
 
 def measured(folder: Path, start: datetime, end: datetime, scenario: Scenario) -> dict[str, float]:
@@ -257,7 +327,9 @@ def measured(folder: Path, start: datetime, end: datetime, scenario: Scenario) -
 
 def cost_usd(folder: Path, start: datetime, end: datetime, cooldown_s: float) -> float:
     """Hours in which each node held a pod, cool-down included, times its price."""
-    pods = windows.read(folder, "pods", start, end, ["cluster", "pod", "node"]).to_pandas()
+    pods = windows.read(folder, "pods", start, end, ["cluster", "pod", "node", "function", "owner_kind"]).to_pandas()
+    # A node is not kept on by its daemons (``HELD_KINDS``).
+    pods = pods[~(pods["function"].isna() | pods["owner_kind"].isin(HELD_KINDS))]
     if pods["node"].isna().all():
         raise DataError(
             f"{folder} has no pod on a node between {start} and {end}",

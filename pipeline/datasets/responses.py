@@ -1,4 +1,8 @@
-"""Response times of single calls, where windows hold a request log: how they spread, and how many were late."""
+"""Response times of calls: how they spread and how many were late, counted in the request log or in histograms.
+
+Where an SLO lies within a bucket of a histogram, calls are taken to thin out evenly there: the logarithm of the share
+that takes longer falls in a straight line between the two bounds. The count is never outside of what the bounds say.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from pipeline import windows
 from pipeline.statistics.estimators import Floats
+from sched_env.functions.tables import TAIL_AT
 
 NORMAL_95 = 1.959963984540054
 _P95_DEVIATIONS = 1.6448536269514722
@@ -22,7 +28,8 @@ LEAST_CALLS = 30
 def logged_calls(folder: Path, start: datetime, end: datetime) -> pd.DataFrame:
     """Return every call of the request log: ``window_start, name, duration_s, first`` (the first call of its pod).
 
-    A window whose calls all took the same time was dealt from counts, not logged.
+    A window whose calls all took the same time was dealt from counts, not logged, and so was the only call of a window
+    if its function's other windows were.
     """
     columns = ["pod", "position", "arrival_offset_s", "duration_s"]
     calls = windows.frame_of(folder, "demands", start, end, columns)
@@ -33,8 +40,10 @@ def logged_calls(folder: Path, start: datetime, end: datetime) -> pd.DataFrame:
     )
     calls = calls.merge(owners[["cluster", "pod", "name"]], on=["cluster", "pod"])
     groups = calls.groupby(["window_start", "name"])["duration_s"]
-    alike = (groups.transform("min") == groups.transform("max")) & (groups.transform("size") > 1)
-    calls = calls[~alike].sort_values(["window_start", "arrival_offset_s"], kind="stable")
+    several_calls = groups.transform("size") > 1
+    differ = groups.transform("min") < groups.transform("max")
+    logged = differ.groupby(calls["name"]).transform("any")
+    calls = calls[logged & (differ | ~several_calls)].sort_values(["window_start", "arrival_offset_s"], kind="stable")
     began = windows.frame_of(folder, "events", start, end, ["entity", "kind", "action"])
     began = began[(began["kind"] == "pod") & (began["action"] == "create")].drop_duplicates(["cluster", "entity"])
     # Only of a pod that came in the span is it known which call was the first.
@@ -92,12 +101,133 @@ def share_above(mean: Floats, p95: Floats, limit: Floats) -> Floats:
     return np.asarray(1.0 - ndtr((np.log(limit) - centre) / spread))
 
 
+def histograms(folder: Path, start: datetime, end: datetime) -> pd.DataFrame:
+    """Return ``window_start, name, le_s, calls, over`` of every bucket: calls within the bound, and beyond it."""
+    rows = windows.frame_of(folder, "responses", start, end, ["function", "le_s", "calls"])
+    rows = rows.assign(name=windows.spelled(rows, "function", rows["cluster"].nunique() > 1))
+    total = rows.groupby(["window_start", "name"])["calls"].transform("max")
+    # Counters of buckets are scraped one by one: between two of them a call may be missing.
+    return rows.assign(over=(total - rows["calls"]).clip(lower=0.0)).sort_values(["name", "window_start", "le_s"])
+
+
+class Survival:
+    """Share of calls that take longer than a time, from the bounds of a histogram and how many calls went beyond."""
+
+    def __init__(self, le_s: Floats, over: Floats, total: float) -> None:
+        finite = np.isfinite(le_s)
+        self.bounds = np.concatenate([[0.0], le_s[finite]])
+        self.shares = np.concatenate([[1.0], np.minimum.accumulate(np.minimum(over[finite] / total, 1.0))])
+
+    def at(self, time_s: Floats) -> Floats:
+        """Return the share at some times; beyond the last bound nobody knows, and it is that of the bound."""
+        upper = np.clip(np.searchsorted(self.bounds, time_s, side="right"), 1, self.bounds.size - 1)
+        low, high = self.bounds[upper - 1], self.bounds[upper]
+        part = np.clip((time_s - low) / (high - low), 0.0, 1.0)
+        first, last = self.shares[upper - 1], self.shares[upper]
+        bent = np.exp((1.0 - part) * np.log(np.maximum(first, 1e-12)) + part * np.log(np.maximum(last, 1e-12)))
+        return np.asarray(np.where(last > 0.0, bent, first * (1.0 - part)))
+
+
+def survival(buckets: pd.DataFrame) -> Survival | None:
+    """Sum histograms of one function up; None where they hold no call."""
+    sums = buckets.groupby("le_s")[["over", "calls"]].sum()
+    total = float(sums["calls"].max()) if len(sums) else 0.0
+    return Survival(sums.index.to_numpy(np.float64), sums["over"].to_numpy(np.float64), total) if total > 0 else None
+
+
+def late_in_buckets(buckets: pd.DataFrame, limits: Mapping[str, float]) -> pd.DataFrame:
+    """Return ``window_start, name, bucketed, beyond``: calls of the histograms, and those that took longer than limits.
+
+    How calls lie within the one bucket that the limit cuts is told by all windows of the function together.
+    """
+    parts = []
+    for name, rows in buckets.groupby("name"):
+        limit, whole = limits.get(str(name)), survival(rows)
+        bounds = np.sort(rows["le_s"].unique())
+        if limit is None or whole is None or limit > bounds[np.isfinite(bounds)].max(initial=0.0):
+            continue
+        above = float(bounds[bounds >= limit].min())
+        below = float(bounds[bounds < limit].max(initial=0.0))
+        first, last, at = whole.at(np.array([below, above, limit])).tolist()
+        part = (at - last) / (first - last) if first > last else 0.0
+        table = rows.pivot_table(index="window_start", columns="le_s", values="over")
+        total = rows.groupby("window_start")["calls"].max()
+        more = table.get(below, total)
+        parts.append(
+            pd.DataFrame({"name": name, "bucketed": total, "beyond": table[above] + part * (more - table[above])})
+        )
+    if not parts:
+        return pd.DataFrame({"window_start": [], "name": [], "bucketed": [], "beyond": []})
+    return pd.concat(parts).reset_index()
+
+
+CLASSES = 8
+"""Parts, by their mean response, that a function's windows are put into: calls are compared with their own mean."""
+
+
+def tails_of(folder: Path, start: datetime, end: datetime) -> dict[str, Floats]:
+    """Return for each function with histograms which share of calls takes longer than ``TAIL_AT`` x the mean."""
+    buckets = histograms(folder, start, end)
+    told = windows.frame_of(folder, "functions", start, end, ["function", "requests", "response_mean_s"])
+    told = told[(told["requests"] > 0) & (told["response_mean_s"] > 0)]
+    told = told.assign(name=windows.spelled(told, "function", told["cluster"].nunique() > 1))
+    found: dict[str, Floats] = {}
+    for name, rows in told.groupby("name"):
+        mine = buckets[buckets["name"] == name]
+        if mine["calls"].max() < LEAST_CALLS or mine.empty:
+            continue
+        ranks = (rows["response_mean_s"].rank(method="first") - 1) * CLASSES // len(rows)
+        parts, weights = [], []
+        for _, group in rows.groupby(ranks):
+            whole = survival(mine[mine["window_start"].isin(group["window_start"])])
+            if whole is not None:
+                calls = group["requests"].to_numpy(np.float64)
+                mean = float(np.average(group["response_mean_s"].to_numpy(np.float64), weights=calls))
+                parts.append(whole.at(TAIL_AT * mean))
+                weights.append(calls.sum())
+        if parts:
+            found[str(name)] = np.average(parts, axis=0, weights=weights)
+    return found
+
+
+def log_normal_tail(spread: float) -> Floats:
+    """Return the same of calls that are log-normal."""
+    if spread <= 0.0:
+        return (TAIL_AT < 1.0).astype(np.float64)
+    return np.asarray(1.0 - ndtr((np.log(TAIL_AT) + 0.5 * spread**2) / spread))
+
+
+def quantile_of_ratios(
+    folder: Path, start: datetime, end: datetime, standards: Mapping[str, float], share: float
+) -> float | None:
+    """Return a quantile of response over standard of all calls: from the log, else from histograms; None: neither."""
+    calls = logged_calls(folder, start, end)
+    ratios = (calls["duration_s"] / calls["name"].map(dict(standards)).astype(float)).dropna()
+    if len(ratios):
+        return float(ratios.quantile(share))
+    curves = []
+    for name, rows in histograms(folder, start, end).groupby("name"):
+        whole = survival(rows)
+        if whole is not None and name in standards:
+            curves.append((whole, standards[str(name)], float(rows.groupby("window_start")["calls"].max().sum())))
+    if not curves:
+        return None
+    total = sum(calls for _, _, calls in curves)
+
+    def above(ratio: float) -> float:
+        late = sum(calls * float(whole.at(np.array([ratio * standard]))[0]) for whole, standard, calls in curves)
+        return late / total - (1.0 - share)
+
+    return float(brentq(above, 1e-6, 1e6)) if above(1e6) < 0.0 else None
+
+
 def late_and_slow(
     folder: Path, start: datetime, end: datetime, standards: Mapping[str, float], slo_factor: float
 ) -> pd.DataFrame:
-    """Return for every window ``calls, late, ratio`` as measured: late calls counted in the log, else estimated.
+    """Return for every window ``calls, late, ratio`` as measured: late calls counted in the log or histogram.
 
-    ``ratio`` is the sum of response times over standards; ``counted`` says how many calls the log has.
+    ``ratio`` is the sum of response times over standards; ``counted`` says how many calls log or histogram have: of the
+    others only mean and p95 are known, and their late ones are estimated.
     """
     columns = ["function", "requests", "response_mean_s", "response_p95_s"]
     told = windows.frame_of(folder, "functions", start, end, columns)
@@ -115,6 +245,10 @@ def late_and_slow(
     calls["over"] = calls["duration_s"] > slo_factor * calls["standard"]
     logged = calls.groupby(["window_start", "name"]).agg(counted=("over", "size"), over=("over", "sum")).reset_index()
     told = told.merge(logged, on=["window_start", "name"], how="left")
+    limits = {name: slo_factor * standard for name, standard in standards.items()}
+    told = told.merge(late_in_buckets(histograms(folder, start, end), limits), on=["window_start", "name"], how="left")
+    told["over"] = told["over"].fillna(told["beyond"])
+    told["counted"] = told["counted"].fillna(told["bucketed"].where(told["bucketed"] > 0))
     told["late"] = told["late"].where(told["counted"].isna(), told["requests"] * told["over"] / told["counted"])
     told["counted"] = told["counted"].fillna(0)
     return told.groupby("window_start").agg(

@@ -27,6 +27,8 @@ MEMORY_SLOWDOWN = 0.5
 """Added to the factor 1 when memory is full."""
 IO_QUEUEING = 0.5
 """Added to the factor 1 when a link or disk is exactly saturated."""
+LEAST_FREE = 0.1
+"""Cores that keep the wait finite where use reaches capacity: there a queue grows as long as the window lasts."""
 NET_PER_CORE_MB_S = 100.0
 DISK_PER_CORE_IOPS = 1000.0
 """So much network or disk use weighs as much in a call's time as one busy core."""
@@ -38,6 +40,36 @@ def time_shares(cpu: Any, net: Any, disk: Any) -> Any:
     disk_weight = disk / DISK_PER_CORE_IOPS
     total = cpu + net_weight + disk_weight
     return cpu / total, net_weight / total, disk_weight / total
+
+
+def shares_of(cpu: Any, net: Any, disk: Any, work_s: Any, response_s: Any) -> Any:
+    """Split a call's time as measured, where it is known how long a call computes; the rest of it nobody slows.
+
+    What is not computing is network and disk in proportion to their weights, as far as they have any.
+    """
+    assumed = time_shares(cpu, net, disk)
+    computing = np.minimum(work_s / response_s, 1.0)
+    other = assumed[1] + assumed[2]
+    rest = np.where(other > 0.0, np.minimum(other, 1.0 - computing) / np.maximum(other, 1e-12), 0.0)
+    known = work_s > 0.0
+    return (
+        np.where(known, computing, assumed[0]),
+        np.where(known, assumed[1] * rest, assumed[1]),
+        np.where(known, assumed[2] * rest, assumed[2]),
+    )
+
+
+def power(cores: Any) -> Any:
+    """Return the power of utilisation with which waiting grows on a node (Sakasegawa's approximation of M/M/c)."""
+    return np.sqrt(2.0 * (cores + 1.0)) - 1.0
+
+
+def waiting(utilization: Any, free: Any, power: Any) -> Any:
+    """Return how long calls wait for a core, in multiples of their work, on a node of which so much is *used*.
+
+    With several cores the queue is short until nearly all are busy, and then grows without end.
+    """
+    return utilization**power / (np.maximum(free, 0.0) + LEAST_FREE)
 
 
 def factors(

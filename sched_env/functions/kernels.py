@@ -11,7 +11,7 @@ an episode finds on the nodes at its start counts, calls and bill, up to its las
 
 from __future__ import annotations
 
-from math import erfc, log
+from math import log
 from typing import Any
 
 from sched_env.functions import contention, features
@@ -22,11 +22,13 @@ from sched_env.functions.state import (
     CHECKPOINT_ROWS,
     COLD,
     COLD_STARTS,
+    CORE_SECONDS,
     COST,
     CPU,
     CPU_INVERSE,
     CPU_RATE,
     CPU_SHARE,
+    CPU_USE,
     DISK,
     DISK_INVERSE,
     DISK_RATE,
@@ -43,6 +45,7 @@ from sched_env.functions.state import (
     HOME,
     IDLE,
     IDLE_UNTIL,
+    IDLE_USE,
     INSTANCES,
     INSTANT,
     LAST_REJECTED,
@@ -53,6 +56,7 @@ from sched_env.functions.state import (
     LIFETIME,
     MEM,
     MEM_INVERSE,
+    MEM_USE,
     NET,
     NET_INVERSE,
     NET_RATE,
@@ -60,7 +64,9 @@ from sched_env.functions.state import (
     NEXT,
     NODE,
     OWN_DOMAIN,
+    PACED,
     PLACED,
+    POWER,
     PREVIOUS,
     PRICE,
     R1,
@@ -77,13 +83,16 @@ from sched_env.functions.state import (
     SETTLED,
     SLO_COST,
     SLO_RATIO,
-    SPREAD,
     START,
     TASK,
+    USED_MEM,
+    WINDOW,
+    WORK,
     Cluster,
     Rules,
     State,
 )
+from sched_env.functions.tables import TAIL_HIGH, TAIL_LOW, TAIL_POINTS
 from sched_env.heap import ITEM, TIME, drop_first, push
 from sched_env.jit import lean_kernel, part
 from sched_env.stepping import RUNNING, dynamics
@@ -92,6 +101,7 @@ from sched_env.vector import END_OF_TRACE, HORIZON, Buffers
 
 factors = part(contention.factors)
 cold_calls = part(contention.cold_calls)
+wait_for_cpu = part(contention.waiting)
 utilization_after = part(features.utilization_after)
 cost_change = part(features.cost_change)
 fits = part(features.fits)
@@ -99,9 +109,10 @@ FIT_TOLERANCE = features.FIT_TOLERANCE
 
 TUTORIAL_BASE_S, TUTORIAL_SLOPE_S = 0.1, 4.9
 SECONDS_PER_HOUR = 3600.0
-ROOT_OF_TWO = 2.0**0.5
+FIRST_TAIL, TAILS_PER_LOG = log(TAIL_LOW), (TAIL_POINTS - 1) / log(TAIL_HIGH / TAIL_LOW)
 CERTAIN = 1.0 + 1e-12
 """A convex combination can pass its largest part by rounding only."""
+NEVER = 1e300
 MIN_RANGE = 1e-6
 """Calibration bounds closer than this say nothing: the normalised value is 0."""
 
@@ -115,10 +126,54 @@ def account(state: State, b: int, calls: float, ratio: float) -> None:
 
 
 @part
-def slowed(rules: Rules, cpu_factor: float, net_factor: float, disk_factor: float) -> tuple[float, float, float]:
-    """Return the slowdowns of this cluster, as calibration found them."""
+def slowed(
+    cluster: Cluster, rules: Rules, state: State, b: int, n: int, row: int, net_factor: float, disk_factor: float
+) -> tuple[float, float, float]:
+    """Return the slowdowns of this cluster by what is used, as calibration found them; a row below 0 adds nothing.
+
+    The factors of network and disk come with the slowdown by requested memory, which is none here.
+    """
+    used, mem = state.books[b, n, CPU_USE], state.books[b, n, USED_MEM]
+    if row >= 0:
+        rate = cluster.tasks[row, REQUESTS] / cluster.tasks[row, DURATION]
+        used += cluster.tasks[row, IDLE_USE] + cluster.tasks[row, WORK] * rate
+        mem += cluster.tasks[row, MEM_USE]
+    share = used * cluster.nodes[n, CPU_INVERSE]
+    queue = wait_for_cpu(share, cluster.nodes[n, CPU] - used, cluster.nodes[n, POWER])
+    _, memory, _ = factors(0.0, 1.0, mem * cluster.nodes[n, MEM_INVERSE], 0.0, 0.0)
+    return (
+        (1.0 + rules.cpu_gain * queue + rules.busy_gain * share) * memory,
+        (1.0 + rules.net_gain * (net_factor - 1.0)) * memory,
+        (1.0 + rules.disk_gain * (disk_factor - 1.0)) * memory,
+    )
+
+
+@part
+def node_factors(cluster: Cluster, rules: Rules, state: State, b: int, n: int, row: int) -> tuple[float, float, float]:
+    """Return how much slower cpu, network and disk of a node are, as it is or (a row from 0) with one more instance."""
+    cpu, mem, net, disk = (
+        state.nodes[b, n, CPU],
+        state.nodes[b, n, MEM],
+        state.nodes[b, n, NET],
+        state.nodes[b, n, DISK],
+    )
+    if row >= 0:
+        cpu += cluster.tasks[row, CPU]
+        mem += cluster.tasks[row, MEM]
+        net += cluster.tasks[row, NET]
+        disk += cluster.tasks[row, DISK]
+    mem_share = 0.0 if rules.by_use else mem * cluster.nodes[n, MEM_INVERSE]
+    cpu_factor, net_factor, disk_factor = factors(
+        cpu * cluster.nodes[n, CPU_INVERSE],
+        cluster.nodes[n, CPU] - cpu,
+        mem_share,
+        net * cluster.nodes[n, NET_INVERSE],
+        disk * cluster.nodes[n, DISK_INVERSE],
+    )
     if not rules.calibrated:
         return cpu_factor, net_factor, disk_factor
+    if rules.by_use:
+        return slowed(cluster, rules, state, b, n, row, net_factor, disk_factor)
     return (
         1.0 + rules.cpu_gain * (cpu_factor - 1.0),
         1.0 + rules.net_gain * (net_factor - 1.0),
@@ -127,14 +182,28 @@ def slowed(rules: Rules, cpu_factor: float, net_factor: float, disk_factor: floa
 
 
 @part
-def late_part(ratio: float, slo_ratio: float, spread: float) -> float:
+def ratio_of(cluster: Cluster, rules: Rules, row: int, cpu_factor: float, net_factor: float, disk_factor: float) -> Any:
+    """Return the relative response time of an instance's calls at these slowdowns."""
+    cpu, net, disk = cluster.tasks[row, CPU_SHARE], cluster.tasks[row, NET_SHARE], cluster.tasks[row, DISK_SHARE]
+    ratio = cpu * cpu_factor + net * net_factor + disk * disk_factor
+    # What is known to be neither computing nor reading nor sending is waited for elsewhere.
+    return ratio + (1.0 - cpu - net - disk) if rules.by_use else ratio
+
+
+@part
+def late_part(cluster: Cluster, row: int, ratio: float) -> float:
     """Return the share of calls that miss the SLO, when their mean relative response time is ``ratio``.
 
-    Calls of one kind are log-normal around their mean; without spread they are alike.
+    Calls of one kind take so many times their mean as those that were measured; where nobody says, they are alike.
     """
-    if spread <= 0.0:
+    slo_ratio = cluster.tasks[row, SLO_RATIO]
+    if cluster.tails.shape[0] == 0:
         return 1.0 if ratio > slo_ratio else 0.0
-    return 0.5 * erfc((log(slo_ratio / ratio) + 0.5 * spread * spread) / (spread * ROOT_OF_TWO))
+    tail = cluster.tails[int(cluster.tasks[row, FUNCTION])]
+    place = (log(slo_ratio / ratio) - FIRST_TAIL) * TAILS_PER_LOG
+    below = min(max(int(place), 0), TAIL_POINTS - 2)
+    part = min(max(place - below, 0.0), 1.0)
+    return float(tail[below] * (1.0 - part) + tail[below + 1] * part)
 
 
 @part
@@ -146,16 +215,12 @@ def settle(cluster: Cluster, rules: Rules, state: State, b: int, n: int, now: fl
     """
     seconds = now - state.books[b, n, SETTLED]
     state.books[b, n, SETTLED] = now
-    if seconds <= 0.0 or state.books[b, n, HEAD] < 0.0:
+    if seconds <= 0.0:
         return
-    cpu_factor, net_factor, disk_factor = factors(
-        state.nodes[b, n, CPU] * cluster.nodes[n, CPU_INVERSE],
-        cluster.nodes[n, CPU] - state.nodes[b, n, CPU],
-        state.nodes[b, n, MEM] * cluster.nodes[n, MEM_INVERSE],
-        state.nodes[b, n, NET] * cluster.nodes[n, NET_INVERSE],
-        state.nodes[b, n, DISK] * cluster.nodes[n, DISK_INVERSE],
-    )
-    cpu_factor, net_factor, disk_factor = slowed(rules, cpu_factor, net_factor, disk_factor)
+    state.totals[b, CORE_SECONDS] += seconds * min(state.books[b, n, CPU_USE], cluster.nodes[n, CPU])
+    if state.books[b, n, HEAD] < 0.0:
+        return
+    cpu_factor, net_factor, disk_factor = node_factors(cluster, rules, state, b, n, -1)
     if max(cpu_factor, net_factor, disk_factor) * CERTAIN <= rules.slo_floor:
         rate = state.books[b, n, RATE]
         if rate > 0.0:
@@ -164,20 +229,76 @@ def settle(cluster: Cluster, rules: Rules, state: State, b: int, n: int, now: fl
                 + state.books[b, n, NET_RATE] * net_factor
                 + state.books[b, n, DISK_RATE] * disk_factor
             )
+            if rules.by_use:
+                weighted += (
+                    rate - state.books[b, n, CPU_RATE] - state.books[b, n, NET_RATE] - state.books[b, n, DISK_RATE]
+                )
             account(state, b, rate * seconds, weighted / rate)
         return
     slot = int(state.books[b, n, HEAD])
     while slot >= 0:
         row = state.links[b, slot, TASK]
-        ratio = (
-            cluster.tasks[row, CPU_SHARE] * cpu_factor
-            + cluster.tasks[row, NET_SHARE] * net_factor
-            + cluster.tasks[row, DISK_SHARE] * disk_factor
-        )
-        calls = state.rates[b, slot] * seconds
+        ratio = ratio_of(cluster, rules, row, cpu_factor, net_factor, disk_factor)
+        calls = state.rates[b, slot, 0] * pace_of(cluster, state, b, row) * seconds
         account(state, b, calls, ratio)
-        state.totals[b, LATE] += calls * late_part(ratio, cluster.tasks[row, SLO_RATIO], cluster.tasks[row, SPREAD])
+        state.totals[b, LATE] += calls * late_part(cluster, row, ratio)
         slot = state.links[b, slot, NEXT]
+
+
+@part
+def pace_of(cluster: Cluster, state: State, b: int, row: int) -> float:
+    """Return how fast calls come to an instance now."""
+    if cluster.pace.shape[0] == 0:
+        return 1.0
+    return float(cluster.pace[state.cursor[b, WINDOW], int(cluster.tasks[row, FUNCTION])])
+
+
+@part
+def paced_upto(cluster: Cluster, row: int, time_s: float) -> float:
+    """Return the seconds, at the pace of an instance's function, up to a time."""
+    if cluster.pace.shape[0] == 0:
+        return time_s
+    f = int(cluster.tasks[row, FUNCTION])
+    window = min(max(int(time_s * cluster.up_rate), 0), cluster.pace.shape[0] - 1)
+    return float(cluster.paced[window, f] + cluster.pace[window, f] * (time_s - window / cluster.up_rate))
+
+
+@part
+def enter(cluster: Cluster, state: State, b: int, n: int, slot: int, sign: float) -> None:
+    """Add an instance's calls and use to the sums of its node, or take them away."""
+    row = state.links[b, slot, TASK]
+    pace = sign * pace_of(cluster, state, b, row)
+    rate = state.rates[b, slot, 0] * pace
+    state.books[b, n, RATE] += rate
+    state.books[b, n, CPU_RATE] += rate * cluster.tasks[row, CPU_SHARE]
+    state.books[b, n, NET_RATE] += rate * cluster.tasks[row, NET_SHARE]
+    state.books[b, n, DISK_RATE] += rate * cluster.tasks[row, DISK_SHARE]
+    work = cluster.tasks[row, WORK] * state.rates[b, slot, 1] * pace
+    state.books[b, n, CPU_USE] += sign * cluster.tasks[row, IDLE_USE] + work
+    state.books[b, n, USED_MEM] += sign * cluster.tasks[row, MEM_USE]
+
+
+@part
+def clear_sums(rules: Rules, state: State, b: int, n: int) -> None:
+    """Leave a node with what the system itself uses."""
+    for column in range(RATE, USED_MEM + 1):
+        state.books[b, n, column] = 0.0
+    state.books[b, n, CPU_USE] = rules.system_cores
+
+
+@part
+def turn_window(cluster: Cluster, rules: Rules, state: State, b: int) -> None:
+    """Go on to the next window's pace."""
+    border = (state.cursor[b, WINDOW] + 1) / cluster.up_rate
+    for n in range(cluster.nodes.shape[0]):
+        settle(cluster, rules, state, b, n, border)
+        clear_sums(rules, state, b, n)
+    state.cursor[b, WINDOW] += 1
+    for n in range(cluster.nodes.shape[0]):
+        slot = int(state.books[b, n, HEAD])
+        while slot >= 0:
+            enter(cluster, state, b, n, slot, 1.0)
+            slot = state.links[b, slot, NEXT]
 
 
 @part
@@ -202,26 +323,38 @@ def leave(cluster: Cluster, rules: Rules, state: State, b: int) -> None:
     if state.nodes[b, n, INSTANCES] > 0.0:
         for resource in range(4):
             state.nodes[b, n, resource] -= cluster.tasks[row, resource]
-        rate = state.rates[b, slot]
-        state.books[b, n, RATE] -= rate
-        state.books[b, n, CPU_RATE] -= rate * cluster.tasks[row, CPU_SHARE]
-        state.books[b, n, NET_RATE] -= rate * cluster.tasks[row, NET_SHARE]
-        state.books[b, n, DISK_RATE] -= rate * cluster.tasks[row, DISK_SHARE]
+        enter(cluster, state, b, n, slot, -1.0)
     else:  # an empty node is exactly empty: rounding must not pile up over a long episode
         for resource in range(4):
             state.nodes[b, n, resource] = 0.0
-        state.books[b, n, RATE] = state.books[b, n, CPU_RATE] = state.books[b, n, NET_RATE] = state.books[
-            b, n, DISK_RATE
-        ] = 0.0
+        clear_sums(rules, state, b, n)
     if row < state.cursor[b, START]:
         state.cursor[b, FOUND] -= 1
-        state.totals[b, CALLS] += state.rates[b, slot] * (now - cluster.tasks[state.cursor[b, START], ARRIVAL])
+        since = paced_upto(cluster, row, cluster.tasks[state.cursor[b, START], ARRIVAL])
+        state.totals[b, CALLS] += state.rates[b, slot, 0] * (paced_upto(cluster, row, now) - since)
     f = int(cluster.tasks[row, FUNCTION])
     state.functions[b, f, RUNNING_REQUESTS] -= cluster.tasks[row, REQUESTS]
     if cluster.homes[row, HELD]:
         return
     state.warm[b, f, n, IDLE] = (state.warm[b, f, n, IDLE] if state.warm[b, f, n, IDLE_UNTIL] > now else 0.0) + 1.0
     state.warm[b, f, n, IDLE_UNTIL] = now + rules.keep_alive_s
+
+
+@part
+def elapse(cluster: Cluster, rules: Rules, state: State, b: int, now: float) -> None:
+    """Let everything happen up to a time: instances leave, and windows turn."""
+    while True:
+        window = state.cursor[b, WINDOW] + 1
+        border = window / cluster.up_rate if window < cluster.pace.shape[0] else NEVER
+        leaving = state.leaving[b, 0, TIME] if state.cursor[b, LEAVING] > 0 else NEVER
+        if min(border, leaving) > now or min(border, leaving) == NEVER:
+            return
+        if leaving <= border:
+            leave(cluster, rules, state, b)
+        elif now == NEVER and leaving == NEVER:
+            return
+        else:
+            turn_window(cluster, rules, state, b)
 
 
 @part
@@ -237,7 +370,7 @@ def outcome(cluster: Cluster, rules: Rules, state: State, b: int, n: int) -> tup
     """Return R1, the contended ratio, R2 and whether an idle container waits, if the instance were put on node n."""
     row = state.cursor[b, ROW]
     now = cluster.tasks[row, ARRIVAL]
-    cpu_after, mem_after, net_after, disk_after = utilization_after(
+    cpu_after, mem_after, _, _ = utilization_after(
         cluster.nodes[n, CPU_INVERSE],
         cluster.nodes[n, MEM_INVERSE],
         cluster.nodes[n, NET_INVERSE],
@@ -251,14 +384,8 @@ def outcome(cluster: Cluster, rules: Rules, state: State, b: int, n: int) -> tup
         cluster.tasks[row, NET],
         cluster.tasks[row, DISK],
     )
-    cpu_free = cluster.nodes[n, CPU] - (state.nodes[b, n, CPU] + cluster.tasks[row, CPU])
-    cpu_factor, net_factor, disk_factor = factors(cpu_after, cpu_free, mem_after, net_after, disk_after)
-    cpu_factor, net_factor, disk_factor = slowed(rules, cpu_factor, net_factor, disk_factor)
-    contended = (
-        cluster.tasks[row, CPU_SHARE] * cpu_factor
-        + cluster.tasks[row, NET_SHARE] * net_factor
-        + cluster.tasks[row, DISK_SHARE] * disk_factor
-    )
+    cpu_factor, net_factor, disk_factor = node_factors(cluster, rules, state, b, n, row)
+    contended = ratio_of(cluster, rules, row, cpu_factor, net_factor, disk_factor)
     f = int(cluster.tasks[row, FUNCTION])
     warm = state.warm[b, f, n, IDLE_UNTIL] > now and state.warm[b, f, n, IDLE] > 0.0
     if rules.tutorial_r1:
@@ -293,7 +420,7 @@ def judge(
 ) -> tuple[float, float]:
     """Return (share of the instance's calls that would miss the SLO, reward) of a placement."""
     late = 0.0 if warm else late_calls(cluster, rules, row, contended)
-    part = late_part(contended, cluster.tasks[row, SLO_RATIO], cluster.tasks[row, SPREAD])
+    part = late_part(cluster, row, contended)
     late = max(late, part * cluster.tasks[row, REQUESTS])
     share = late / max(cluster.tasks[row, REQUESTS], 1.0)
     if rules.reward == LATENCY_COST:
@@ -307,7 +434,7 @@ def judge(
 
 @part
 def join(cluster: Cluster, state: State, b: int, row: int, n: int, rate: float) -> None:
-    """Enter an instance that answers so many calls a second in a node's books, up to its departure."""
+    """Enter an instance that answers so many calls a second, at pace 1, in a node's books, up to its departure."""
     slot = state.cursor[b, FREE]
     state.cursor[b, FREE] = state.links[b, slot, NEXT]
     head = int(state.books[b, n, HEAD])
@@ -320,11 +447,8 @@ def join(cluster: Cluster, state: State, b: int, row: int, n: int, rate: float) 
     if head >= 0:
         state.links[b, head, PREVIOUS] = slot
     state.books[b, n, HEAD] = slot
-    state.rates[b, slot] = rate
-    state.books[b, n, RATE] += rate
-    state.books[b, n, CPU_RATE] += rate * cluster.tasks[row, CPU_SHARE]
-    state.books[b, n, NET_RATE] += rate * cluster.tasks[row, NET_SHARE]
-    state.books[b, n, DISK_RATE] += rate * cluster.tasks[row, DISK_SHARE]
+    state.rates[b, slot, 0] = state.rates[b, slot, 1] = rate
+    enter(cluster, state, b, n, slot, 1.0)
     for resource in range(4):
         state.nodes[b, n, resource] += cluster.tasks[row, resource]
     state.nodes[b, n, INSTANCES] += 1.0
@@ -366,7 +490,7 @@ def place(cluster: Cluster, rules: Rules, state: State, b: int, n: int) -> float
             waiting = cold_calls(rules.cold_start_s, duration, requests)
             account(state, b, waiting, contended + cluster.tasks[row, COLD] * requests / waiting)
             state.totals[b, LATE] += min(late_calls(cluster, rules, row, contended), waiting)
-    join(cluster, state, b, row, n, (requests - waiting) / duration)
+    join(cluster, state, b, row, n, (requests - waiting) / cluster.tasks[row, PACED])
     until = now + duration + rules.cooldown_s
     bill(cluster, state, b, n, now, until, until)
     state.functions[b, f, RART] = r1
@@ -459,7 +583,7 @@ def arrive_by_itself(cluster: Cluster, rules: Rules, state: State, b: int, row: 
     """Let an instance go to its recorded node, whether it fits or not: what cannot be moved is held fixed."""
     n = cluster.homes[row, HOME]
     settle(cluster, rules, state, b, n, now)
-    join(cluster, state, b, row, n, cluster.tasks[row, REQUESTS] / cluster.tasks[row, DURATION])
+    join(cluster, state, b, row, n, cluster.tasks[row, REQUESTS] / cluster.tasks[row, PACED])
     state.totals[b, CALLS] += cluster.tasks[row, REQUESTS]
 
 
@@ -474,8 +598,7 @@ def next_arrival(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: 
             row = tasks.shape[0] - 1
             state.cursor[b, ROW] = row
         now = tasks[row, ARRIVAL]
-        while state.cursor[b, LEAVING] > 0 and state.leaving[b, 0, TIME] <= now:
-            leave(cluster, rules, state, b)
+        elapse(cluster, rules, state, b, now)
         if not exhausted and cluster.homes[row, HELD]:
             if cluster.homes[row, HOME] >= 0:
                 arrive_by_itself(cluster, rules, state, b, row, now)
@@ -535,7 +658,7 @@ def find(cluster: Cluster, rules: Rules, state: State, b: int, row: int, now: fl
                 return
         bill(cluster, state, b, n, now, end + rules.cooldown_s, last)
     state.cursor[b, FOUND] += 1
-    join(cluster, state, b, row, n, tasks[row, REQUESTS] / tasks[row, DURATION])
+    join(cluster, state, b, row, n, tasks[row, REQUESTS] / tasks[row, PACED])
 
 
 @part
@@ -558,13 +681,11 @@ def let_go(cluster: Cluster, rules: Rules, state: State, b: int) -> None:
         while slot >= 0:
             row = state.links[b, slot, TASK]
             if row < state.cursor[b, START]:
-                rate = state.rates[b, slot]
-                state.totals[b, CALLS] += rate * (now - began)
-                state.books[b, n, RATE] -= rate
-                state.books[b, n, CPU_RATE] -= rate * cluster.tasks[row, CPU_SHARE]
-                state.books[b, n, NET_RATE] -= rate * cluster.tasks[row, NET_SHARE]
-                state.books[b, n, DISK_RATE] -= rate * cluster.tasks[row, DISK_SHARE]
-                state.rates[b, slot] = 0.0
+                rate = state.rates[b, slot, 0]
+                state.totals[b, CALLS] += rate * (paced_upto(cluster, row, now) - paced_upto(cluster, row, began))
+                enter(cluster, state, b, n, slot, -1.0)
+                state.rates[b, slot, 0] = 0.0
+                enter(cluster, state, b, n, slot, 1.0)
             slot = state.links[b, slot, NEXT]
 
 
@@ -576,7 +697,8 @@ def begin(arguments: Any, out: Buffers, b: int, start: int, fresh: bool) -> bool
     state.cursor[b, ROW], state.cursor[b, FREE], state.cursor[b, LEAVING] = start, 0, 0
     for n in range(cluster.nodes.shape[0]):
         for column in range(6):
-            state.nodes[b, n, column] = state.books[b, n, column] = 0.0
+            state.nodes[b, n, column] = 0.0
+        clear_sums(rules, state, b, n)
         state.nodes[b, n, BILLED_UNTIL] = state.books[b, n, SETTLED] = now
         state.books[b, n, HEAD] = -1.0
     for slot in range(state.links.shape[1]):
@@ -589,6 +711,7 @@ def begin(arguments: Any, out: Buffers, b: int, start: int, fresh: bool) -> bool
     if fresh:
         state.last[b] = 0.0
     state.cursor[b, START], state.cursor[b, FOUND] = start, 0
+    state.cursor[b, WINDOW] = max(min(int(now * cluster.up_rate), cluster.pace.shape[0] - 1), 0)
     last = episode_end(cluster, rules, start)
     first = start // CHECKPOINT_ROWS
     for entry in range(cluster.alive_from[first], cluster.alive_from[first + 1]):
@@ -620,8 +743,7 @@ def close(arguments: Any, out: Buffers, b: int) -> None:
     cluster, rules, state = arguments
     if state.cursor[b, FOUND] > 0:
         let_go(cluster, rules, state, b)
-    while state.cursor[b, LEAVING] > 0:
-        leave(cluster, rules, state, b)
+    elapse(cluster, rules, state, b, NEVER)
     totals, metrics, answered = state.totals[b], out.metrics[b], state.histogram[b].sum()
     metrics[0] = totals[RETURN]
     metrics[1] = totals[PLACED]
@@ -654,8 +776,7 @@ def step(arguments: Any, out: Buffers, b: int, n: int, _seed: int) -> int:
 def settle_until(arguments: Any, b: int, now: float) -> None:
     """Bring the accounts of an episode up to a moment before its next arrival: what left by then is gone."""
     cluster, rules, state = arguments
-    while state.cursor[b, LEAVING] > 0 and state.leaving[b, 0, TIME] <= now:
-        leave(cluster, rules, state, b)
+    elapse(cluster, rules, state, b, now)
     for n in range(cluster.nodes.shape[0]):
         settle(cluster, rules, state, b, n, now)
 

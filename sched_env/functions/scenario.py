@@ -41,6 +41,12 @@ class ServerlessScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fie
     disk_gain: Amount = 1.0
     """How much steeper this cluster slows down than the model of ``contention.py`` says, resource by resource; from
     stage ``calibrate``. What policies see is the model's own curve, so that training and service agree."""
+    contention: Literal["requested", "used"] = "requested"
+    """What slows calls down on a node: the cores that its instances request, or those they were measured to use."""
+    busy_gain: Amount = 0.0
+    """With ``used``: slowdown in proportion to the share of cores in use (shared caches, memory, hyper-threads)."""
+    system_cores: Amount = 0.0
+    """Cores that a node uses beside its instances."""
     cooldown_s: Amount = 300.0
     """How long a node is billed after its last instance has left."""
     reward: str = "latency_cost"

@@ -13,6 +13,9 @@ from wire.errors import TraceError
 
 NOWHERE = -1
 """The recorded node of an instance of which nobody says where it ran."""
+TAIL_LOW, TAIL_HIGH, TAIL_POINTS = 0.02, 50.0, 96
+TAIL_AT = np.exp(np.linspace(np.log(TAIL_LOW), np.log(TAIL_HIGH), TAIL_POINTS))
+"""Where tails are told, in multiples of the mean."""
 SLO_FACTOR = 2.0
 """A function's default response-time SLO is this multiple of its uncontended response time."""
 
@@ -55,9 +58,18 @@ class FunctionTrace:
     """Not ours to place (a daemon, a database): it goes to ``node`` by itself and is not billed; left out: none."""
     domain: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     """Cluster it belongs to: only nodes of that domain can take it; left out: 0."""
-    spread: Floats = field(default_factory=no_floats)
-    """Standard deviation of the logarithm of a call's time, alike in everything we know; left out: 0, calls are alike
+    idle_use: Floats = field(default_factory=no_floats)
+    """Cores it uses without calls; left out: what it requests, whatever its calls."""
+    work_s: Floats = field(default_factory=no_floats)
+    """Core-seconds that a call takes; left out: 0."""
+    mem_use: Floats = field(default_factory=no_floats)
+    """GiB it uses; left out: what it requests."""
+    tails: Floats = field(default_factory=lambda: np.empty((0, len(TAIL_AT))))
+    """[functions, points]: share of calls that take longer than ``TAIL_AT`` x their mean; left out: calls are alike,
     and a call is late when its mean is."""
+    pace: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    """[windows, functions]: how fast calls come to an instance of a function in each stretch of ``up_s``, in any unit;
+    left out: evenly over its life."""
     up: NDArray[np.bool_] = field(default_factory=lambda: np.empty((0, 0), np.bool_))
     """[windows, nodes]: which nodes were up in each stretch of ``up_s`` from second 0; left out: all, always."""
     up_s: float = 300.0
@@ -72,11 +84,14 @@ class FunctionTrace:
         for name in ("function", "requests"):
             filled[name] = column("FunctionTrace", name, getattr(self, name), np.int32, rows)
         absent: dict[str, tuple[type, Any]] = {
-            "node": (np.int32, NOWHERE), "held": (np.bool_, False), "domain": (np.int32, 0), "spread": (np.float64, 0.0)
+            "node": (np.int32, NOWHERE), "held": (np.bool_, False), "domain": (np.int32, 0),
+            "idle_use": (np.float64, filled["cpu"]), "work_s": (np.float64, 0.0), "mem_use": (np.float64, filled["mem"])
         }  # fmt: skip
         for name, (dtype, default) in absent.items():
             given = np.asarray(getattr(self, name))
-            filled[name] = column("FunctionTrace", name, given if given.size else np.full(rows, default), dtype, rows)
+            filled[name] = column(
+                "FunctionTrace", name, given if given.size else np.broadcast_to(default, rows), dtype, rows
+            )
         slo, response = np.asarray(self.slo_s), np.asarray(self.response_s)
         if response.size == 0 and rows:
             response = slo / SLO_FACTOR if slo.size else filled["duration_s"] / np.maximum(filled["requests"], 1)
@@ -86,7 +101,7 @@ class FunctionTrace:
         filled["response_s"] = column("FunctionTrace", "response_s", response, np.float64, rows)
         for name in ("cpu", "mem", "duration_s", "slo_s", "response_s"):
             demand("FunctionTrace", name, filled[name], finite_at_least(0, strictly=True), "a positive number")
-        for name in ("net", "disk", "spread"):
+        for name in ("net", "disk", "idle_use", "work_s", "mem_use"):
             demand("FunctionTrace", name, filled[name], finite_at_least(0), "a number, at least 0")
         demand("FunctionTrace", "requests", filled["requests"], lambda v: v >= 0, "at least 0")
         demand("FunctionTrace", "node", filled["node"], lambda v: v >= NOWHERE, "an index, or -1")
@@ -102,6 +117,12 @@ class FunctionTrace:
         if len(names) < count:
             raise TraceError(f"FunctionTrace.function reaches {count - 1}, but there are {len(names)} function_names")
         filled["function_names"] = tuple(names)
+        for name, shape in (("tails", (len(names), TAIL_POINTS)), ("pace", (np.shape(self.pace)[0], len(names)))):
+            table = filled[name] = np.ascontiguousarray(getattr(self, name), np.float64)
+            if table.size and (table.shape != shape or not np.isfinite(table).all() or table.min() < 0.0):
+                raise TraceError(f"FunctionTrace.{name} has shape {table.shape}", f"{shape} numbers, at least 0")
+        if filled["pace"].size and filled["pace"].min() <= 0.0:
+            raise TraceError("FunctionTrace.pace is 0 somewhere", "positive numbers", "give quiet windows a little")
         for name, value in filled.items():
             object.__setattr__(self, name, value)
 
@@ -110,6 +131,6 @@ class FunctionTrace:
 
     def rows(self, start: int, stop: int) -> FunctionTrace:
         """Return rows ``start:stop`` as a trace of their own; names and indices are kept."""
-        whole = {name: getattr(self, name) for name in ("function_names", "up", "up_s")}
+        whole = {name: getattr(self, name) for name in ("function_names", "up", "up_s", "tails", "pace")}
         cut = {name: getattr(self, name)[start:stop] for name in self.__dataclass_fields__ if name not in whole}
         return FunctionTrace(**cut, **whole)

@@ -42,6 +42,7 @@ from sched_env.functions.state import (
     empty_state,
     most_alive,
     rules_of,
+    set_paced,
 )
 from sched_env.functions.tables import FunctionTrace
 from sched_env.functions.trace import load as load_trace
@@ -89,7 +90,7 @@ class ServerlessVectorEnv(PlacementVectorEnv):
         super().__init__(scenario, num_envs, len(nodes), seed=seed, copy=copy)
         self.trace, self.table = trace, nodes
         self.rules = rules_of(scenario, trace, nodes)
-        self.cluster = cluster_of(trace, nodes, self.rules.cold_start_s)
+        self.cluster = cluster_of(trace, nodes, self.rules.cold_start_s, self.rules.by_use)
         self._check_placeable()
         self.state = empty_state(
             num_envs, len(nodes), len(trace.function_names), most_alive(trace.arrival_s, trace.duration_s)
@@ -185,6 +186,7 @@ class ServerlessVectorEnv(PlacementVectorEnv):
         for column in (DURATION, REQUESTS):
             tasks[:, column] = self.cluster.tasks[future.life, column]
         tasks[:, COLD] = cold_ratio(self.rules.cold_start_s, *(tasks[:, k] for k in (DURATION, REQUESTS, RESPONSE)))
+        set_paced(self.cluster, tasks)
         fork = self.fork(rows)
         slots, present = most_alive(tasks[:, ARRIVAL], tasks[:, DURATION]), self.state.rates.shape[1]
         if slots > present:  # the list of free slots ends with the number of slots: it goes on in the new ones

@@ -59,7 +59,7 @@ def folder(tmp_path) -> Path:
     """Two nodes: a at 2 USD with pods from 10:00 to 70:00 minutes, b without a price from 0 to 5 minutes."""
     seen = [("p1", "a", range(10, 40, 5)), ("p2", "a", range(30, 70, 5)), ("p3", "b", range(0, 5, 5))]
     pods = [
-        {"window_start": at(minute), "cluster": "c", "pod": pod, "node": node}
+        {"window_start": at(minute), "cluster": "c", "pod": pod, "node": node, "function": "f"}
         for pod, node, minutes in seen
         for minute in minutes
     ]
@@ -105,7 +105,8 @@ def test_cost_bills_a_node_once_however_many_pods_it_holds(folder):
 
 
 def test_cost_of_a_node_that_was_empty_in_between_leaves_the_gap_out(folder):
-    rows = [{"window_start": at(minute), "cluster": "c", "pod": f"p{minute}", "node": "a"} for minute in (0, 60)]
+    rows = [{"window_start": at(minute), "cluster": "c", "pod": f"p{minute}", "node": "a", "function": "f"}
+            for minute in (0, 60)]  # fmt: skip
     write(folder, "pods", rows)
     write(folder, "events", [])
     assert measured(folder, DAY, END, scenario(0.0))["cost_usd"] == pytest.approx(2.0 * 10 / 60)

@@ -228,6 +228,16 @@ def test_requests_are_counted_through_the_ingress_and_its_restart(found):
         assert np.median([p95[name][w] for w in inner]) > np.median(response)
 
 
+def test_histograms_count_the_calls_within_each_bound(found):
+    rows = found.rows("responses", "function, le_s, calls")
+    for name, want in found.stack.requests.items():
+        for bound in (0.05, 0.25, 1.0, np.inf):
+            got = sum(calls for function, le, calls in rows if function == name and le == bound)
+            within = found.stack.answered_within(name, bound)
+            assert got == pytest.approx(within.sum(), rel=0.02), (name, bound)
+        assert want.sum() == pytest.approx(sum(c for f, le, c in rows if f == name and np.isinf(le)), rel=0.02)
+
+
 def test_cards_are_whole_and_busy_while_the_job_runs(found):
     train = next(pod for pod in found.stack.pods if pod.cards)
     rows = found.rows("cards", "distinct node, card, model, gpu_mem_capacity_gib")

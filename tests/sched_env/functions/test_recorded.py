@@ -3,10 +3,14 @@
 import dataclasses
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from pipeline.replay import replay
-from sched_env.functions.state import ROW
+from sched_env import scenarios
+from sched_env.functions.kernels import late_part
+from sched_env.functions.state import ROW, cluster_of
+from sched_env.functions.tables import TAIL_AT
 from sched_env.recorded import AsRecorded, told
 from sched_env.rollout import run_episodes
 from sched_env.vector import make_vec
@@ -64,11 +68,55 @@ def test_another_length_of_windows_reads_the_same_accounts(world):
 
 
 def test_calls_that_differ_are_late_in_part_as_a_draw_of_them_is(world):
-    from sched_env.functions.kernels import late_part
-
+    _, (functions, nodes), _ = world
     rng = np.random.default_rng(3)
     for ratio, spread in ((1.0, 0.4), (1.5, 0.3), (2.2, 0.5)):
-        drawn = ratio * rng.lognormal(-0.5 * spread**2, spread, 200_000)
-        assert late_part(ratio, 2.0, spread) == pytest.approx(np.mean(drawn > 2.0), abs=0.005)
-    assert late_part(2.0, 2.0, 0.0) == 0.0
-    assert late_part(2.1, 2.0, 0.0) == 1.0
+        drawn = rng.lognormal(-0.5 * spread**2, spread, 200_000)
+        tail = (np.sort(drawn)[None, :] > TAIL_AT[:, None]).mean(axis=1)
+        told = dataclasses.replace(functions, tails=np.tile(tail, (len(functions.function_names), 1)))
+        cluster = cluster_of(told, nodes, 0.0)
+        assert late_part(cluster, 0, ratio) == pytest.approx(np.mean(ratio * drawn > 2.0), abs=0.005)
+    alike = cluster_of(functions, nodes, 0.0)
+    assert late_part(alike, 0, 1.0) == 0.0
+    assert late_part(alike, 0, 1e3) == 1.0
+
+
+def paced(functions, pace):
+    return dataclasses.replace(functions, pace=pace)
+
+
+def test_calls_come_at_the_pace_of_their_function_and_none_is_lost(world):
+    env, (functions, nodes), _ = world
+    count, names = int(functions.arrival_s[-1] // functions.up_s) + 1, len(functions.function_names)
+    uneven = np.where(np.arange(count)[:, None] % 2 == 0, 1.8, 0.2) * np.ones((1, names))
+    plain = replay(env.scenario, (functions, nodes), AsRecorded(), functions.up_s)
+    swinging = replay(env.scenario, (paced(functions, uneven), nodes), AsRecorded(), functions.up_s)
+    same = replay(env.scenario, (paced(functions, 3.0 * np.ones((count, names))), nodes), AsRecorded(), functions.up_s)
+    pd.testing.assert_frame_equal(plain, same, rtol=1e-9)
+    inner = swinging.iloc[2:-2]
+    even, odd = (inner["calls"][inner.index % 2 == k].mean() for k in (0, 1))
+    assert even > 1.5 * odd, "short lives lie within one window"
+    answered = []
+    for trace in (functions, paced(functions, uneven)):
+        whole = make_vec(env.scenario, 1, 0, (trace, nodes))
+        whole.reset(options={"starts": [0], "park": True})
+        choose = AsRecorded().bind(whole)
+        while whole.buffers.active[0]:
+            whole.step(choose())
+        answered.append(whole.state.histogram.sum())
+    assert answered[0] == pytest.approx(answered[1], rel=1e-9)
+
+
+def test_where_use_is_measured_it_slows_calls_and_adds_up_in_the_windows(world):
+    env, (functions, nodes), _ = world
+    rate = functions.requests / functions.duration_s
+    light, heavy = (
+        dataclasses.replace(functions, idle_use=np.full(len(functions), 0.05), work_s=share * functions.cpu / rate)
+        for share in (0.1, 0.9)
+    )
+    scenario = scenarios.load(env.scenario, {"contention": "used", "system_cores": 0.25})
+    small, large = (replay(scenario, (trace, nodes), AsRecorded(), 300.0) for trace in (light, heavy))
+    requested = replay(env.scenario, (functions, nodes), AsRecorded(), 300.0)["used_cores"]
+    assert (small["ratio"] / small["calls"]).mean() < (large["ratio"] / large["calls"]).mean()
+    idle = large["used_cores"] - 0.9 * requested
+    assert idle.between(0.25 * len(nodes), 0.25 * len(nodes) + 0.06 * len(functions)).mean() > 0.9
