@@ -20,9 +20,10 @@ from pipeline.datasets.functions import cost_usd
 from pipeline.datasets.responses import late_and_slow, quantile_of_ratios
 from pipeline.replay import replay
 from sched_env.functions.state import HISTOGRAM_BINS, HISTOGRAM_WIDTH
-from sched_env.functions.tables import SLO_FACTOR, TAIL_AT, FunctionTrace
+from sched_env.functions.tables import SLO_FACTOR, FunctionTrace
 from sched_env.rollout import Policy
 from sched_env.tables import Floats
+from sched_env.tails import TAIL_AT
 from wire.contracts.window import WINDOW_SECONDS
 
 P95 = 0.95

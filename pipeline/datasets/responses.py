@@ -17,7 +17,7 @@ from scipy.special import ndtr
 
 from pipeline import windows
 from pipeline.statistics.estimators import Floats
-from sched_env.functions.tables import TAIL_AT
+from sched_env.tails import TAIL_AT
 
 NORMAL_95 = 1.959963984540054
 _P95_DEVIATIONS = 1.6448536269514722

@@ -92,11 +92,11 @@ from sched_env.functions.state import (
     Rules,
     State,
 )
-from sched_env.functions.tables import TAIL_HIGH, TAIL_LOW, TAIL_POINTS
 from sched_env.heap import ITEM, TIME, drop_first, push
 from sched_env.jit import lean_kernel, part
 from sched_env.stepping import RUNNING, dynamics
 from sched_env.tables import Floats
+from sched_env.tails import TAIL_HIGH, TAIL_LOW, TAIL_POINTS
 from sched_env.vector import END_OF_TRACE, HORIZON, Buffers
 
 factors = part(contention.factors)

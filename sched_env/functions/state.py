@@ -79,7 +79,7 @@ class Cluster(NamedTuple):
     paced: Floats
     """[windows, K]: seconds at that pace up to each window's start."""
     tails: Floats
-    """[K, G]: share of calls that take longer than so many times their mean (``tables.TAIL_AT``); no rows: calls of one
+    """[K, G]: share of calls that take longer than so many times their mean (``TAIL_AT``); no rows: calls of one
     kind are alike."""
 
 

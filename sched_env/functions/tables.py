@@ -9,13 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sched_env.tables import Floats, column, demand, finite_at_least, no_floats
+from sched_env.tails import TAIL_AT, TAIL_POINTS
 from wire.errors import TraceError
 
 NOWHERE = -1
 """The recorded node of an instance of which nobody says where it ran."""
-TAIL_LOW, TAIL_HIGH, TAIL_POINTS = 0.02, 50.0, 96
-TAIL_AT = np.exp(np.linspace(np.log(TAIL_LOW), np.log(TAIL_HIGH), TAIL_POINTS))
-"""Where tails are told, in multiples of the mean."""
 SLO_FACTOR = 2.0
 """A function's default response-time SLO is this multiple of its uncontended response time."""
 

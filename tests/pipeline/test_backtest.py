@@ -161,7 +161,7 @@ def test_nothing_measured_is_no_error_only_when_nothing_was_predicted():
 
 
 def test_a_figure_that_is_no_number_is_an_error():
-    with pytest.raises(DataError, match="cost_usd nan predicted"):
+    with pytest.raises(DataError, match="cost_usd is nan predicted"):
         compare("live", DAY, END, {"cost_usd": float("nan")}, {"cost_usd": 1.0})
 
 

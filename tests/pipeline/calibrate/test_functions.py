@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.calibrate import functions as calibrate
 from pipeline.datasets.responses import late_and_slow, quantile_of_ratios, spread_of, tails_of
-from sched_env.functions.tables import TAIL_AT
+from sched_env.tails import TAIL_AT
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
 DEFAULTS = {"cold_start_s": 1.5, "keep_alive_s": 600.0}

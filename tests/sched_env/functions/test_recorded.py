@@ -10,9 +10,9 @@ from pipeline.replay import replay
 from sched_env import scenarios
 from sched_env.functions.kernels import late_part
 from sched_env.functions.state import ROW, cluster_of
-from sched_env.functions.tables import TAIL_AT
 from sched_env.recorded import AsRecorded, told
 from sched_env.rollout import run_episodes
+from sched_env.tails import TAIL_AT
 from sched_env.vector import make_vec
 
 SETTINGS = {"nodes": 4, "functions": 6, "trace_rows": 500, "load": 0.4, "cold_start_s": 0.5}
