@@ -202,8 +202,8 @@ def late_part(cluster: Cluster, row: int, ratio: float) -> float:
     tail = cluster.tails[int(cluster.tasks[row, FUNCTION])]
     place = (log(slo_ratio / ratio) - FIRST_TAIL) * TAILS_PER_LOG
     below = min(max(int(place), 0), TAIL_POINTS - 2)
-    part = min(max(place - below, 0.0), 1.0)
-    return float(tail[below] * (1.0 - part) + tail[below + 1] * part)
+    above = min(max(place - below, 0.0), 1.0)
+    return float(tail[below] * (1.0 - above) + tail[below + 1] * above)
 
 
 @part
