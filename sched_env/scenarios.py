@@ -27,6 +27,8 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 Size = Annotated[float, msgspec.Meta(gt=0)]
 Amount = Annotated[float, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Range = Annotated[list[float], msgspec.Meta(min_length=2, max_length=2)]
+"""[low, high]"""
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,6 +36,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     aliases: ClassVar[Mapping[str, str]] = {}
     """Other spellings of keys, as users of the originals know them."""
+    rewards: ClassVar[tuple[str, ...]] = ("default",)
+    """The built-in rewards."""
 
     problem: ProblemName
     name: str = ""
@@ -46,6 +50,20 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """First trace row an episode may start at, when no start is asked for."""
     start_max: Count = 0
     """Row before which such an episode starts; 0: the end of the trace."""
+    reward: str = "default"
+    """A built-in reward, or ``module:function`` of the user's (``sched_env.rewards``)."""
+    reward_range: Range | None = None
+    """What a reward of the user's lies between, which every step is held to. Without it nobody knows what an infeasible
+    action must cost, and ``invalid_action="terminate"`` is refused."""
+
+    def __post_init__(self) -> None:
+        """Refuse a reward that nobody knows and a range that is the wrong way round."""
+        if str(self.reward) not in self.rewards and ":" not in str(self.reward):
+            raise ConfigError(
+                f"{self.name}: key 'reward' is {self.reward!r}: unknown", legal([*self.rewards, "module:function"])
+            )
+        if self.reward_range is not None and self.reward_range[0] > self.reward_range[1]:
+            raise ConfigError(f"{self.name}: key 'reward_range' is {self.reward_range}", "[low, high]")
 
     @property
     def price_assumed(self) -> bool:

@@ -109,6 +109,12 @@ class PlacementEnv(gymnasium.Env[Any, Any], Generic[Many]):
         self.render_mode = render_mode
         self.invalid_action, self.invalid_penalty = known(invalid_action), float(invalid_penalty)
         self.many = make_vec(scenario or self.SCENARIO, 1, seed, trace, copy=True, **overrides)  # type: ignore[assignment]
+        if self.many.user_reward and self.invalid_action == "terminate" and self.scenario.reward_range is None:
+            raise ConfigError(
+                f"reward {self.scenario.reward!r} has no reward_range and invalid_action is terminate",
+                "a range: [low, high] of the reward, or an infeasible action might pay",
+                "set reward_range, or invalid_action to penalise or raise",
+            )
         self._over = True
         self._forget_refusals()
         self.action_space = self.many.single_action_space
@@ -218,7 +224,8 @@ class PlacementEnv(gymnasium.Env[Any, Any], Generic[Many]):
         self._refused += 1
         penalty = -self.invalid_penalty
         if self.invalid_action == "terminate":
-            penalty += min(self._worst_rest(), 0.0)
+            worst = self._worst_rest() if self.many.user_reward is None else self._worst_of_user()
+            penalty += min(worst, 0.0)
         self._lost += penalty
         if self.invalid_action == "terminate":
             self._over, seen = True, self._observe()
@@ -238,6 +245,16 @@ class PlacementEnv(gymnasium.Env[Any, Any], Generic[Many]):
     @abstractmethod
     def _worst_rest(self) -> float:
         """Return a number that no way on from here can fall below: of the rewards until the end of the episode."""
+
+    def _worst_of_user(self) -> float:
+        """Return the same where the reward is the user's: the least it may be, at every decision that may come."""
+        least = min((self.scenario.reward_range or [0.0])[0], 0.0)
+        most = self._most_decisions()
+        return least * (min(most, self.scenario.horizon) if self.scenario.horizon else most) * ROUNDING
+
+    def _most_decisions(self) -> int:
+        """Return how many decisions the episode can still have, this one included."""
+        raise NotImplementedError(f"{type(self).__name__} takes no reward of the user's")
 
     def _observe(self) -> Observation:
         seen = self.many.observe()

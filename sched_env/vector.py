@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
-from sched_env import futures, planning, problems, scenarios
+from sched_env import futures, planning, problems, rewards, scenarios
 from sched_env.announce import announce_compilation
 from sched_env.jit import entry
 from sched_env.observation import Observation
@@ -155,6 +155,7 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
         self.park = False
         self._kernel: Callable[..., int] | None = None
         self._world: str | None = None
+        self.user_reward = rewards.resolve(scenario)
         self.single_action_space = spaces.Discrete(candidates)
         self.single_observation_space = spaces.Dict(
             {
@@ -198,7 +199,26 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
 
     def advance(self, actions: NDArray[np.int64], at_end: int) -> int:
         """Step with contiguous int64 actions; ``at_end`` is one of ``sched_env.stepping``'s."""
+        if self.user_reward is None:
+            return self.run(actions, at_end)
+        return rewards.step(self, self.user_reward, actions, at_end)
+
+    def run(self, actions: NDArray[np.int64], at_end: int) -> int:
+        """Step by the built-in reward."""
         return self._advance(actions, NO_ROWS, at_end)
+
+    @property
+    def returns(self) -> NDArray[np.float64]:
+        """What each episode has brought so far: [B], a view of the kernels' own numbers."""
+        raise NotImplementedError(f"{type(self).__name__} takes no reward of the user's")
+
+    def reward_inputs(self, actions: NDArray[np.int64]) -> Callable[[], Any]:
+        """Note what is about to be placed; the result gives the user's reward its input once the step is made."""
+        return rewards.placements(self, actions)
+
+    def whole_reward(self, given: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the reward of a step from what the user's function gave."""
+        return given
 
     def _advance(self, actions: NDArray[np.int64], starts: NDArray[np.int64], at_end: int, checked: bool = True) -> int:
         """Call the compiled loop; see ``sched_env.stepping``."""

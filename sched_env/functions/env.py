@@ -66,12 +66,6 @@ class ServerlessSchedulingEnv(PlacementEnv[ServerlessVectorEnv]):
         if not isinstance(named, ServerlessScenario):
             raise ConfigError(f"scenario {named.name!r} is not of kind serverless", "functions/serverless, …")
         super().__init__(named, trace, **{"nodes": num_nodes, "functions": num_functions, **keys})
-        if self.many.user_reward and self.invalid_action == "terminate" and self.many.scenario.reward_range is None:
-            raise ConfigError(
-                f"reward {self.many.scenario.reward!r} has no reward_range and invalid_action is terminate",
-                "a range: [low, high] of the reward, or an infeasible action might pay",
-                "set reward_range, or invalid_action to penalise or raise",
-            )
         functions, nodes = self.many.trace, self.many.table
         self._settings = self.many.scenario
         self._dataset: Dataset | None = None
@@ -135,14 +129,20 @@ class ServerlessSchedulingEnv(PlacementEnv[ServerlessVectorEnv]):
 
     def _worst_rest(self) -> float:
         """Every arrival that is left is placed at the worst reward, or rejected."""
+        return min(-1.0, -self.many.rules.rejection_penalty) * self._most_decisions() * ROUNDING
+
+    def _worst_of_user(self) -> float:
+        return min(super()._worst_of_user(), -self.many.rules.rejection_penalty * self._most_decisions() * ROUNDING)
+
+    def _most_decisions(self) -> int:
+        """Return how many arrivals are left."""
         tasks, rules, row = self.many.cluster.tasks, self.many.rules, int(self.many.state.cursor[0, ROW])
         start, stop = int(self.many.buffers.start[0]), len(tasks)
         if rules.horizon:
             stop = min(stop, start + rules.horizon)
         if rules.episode_s:
             stop = min(stop, int(np.searchsorted(tasks[:, ARRIVAL], tasks[start, ARRIVAL] + rules.episode_s)))
-        least = -1.0 if self.many.user_reward is None else min(self.many.scenario.reward_range[0], 0.0)  # type: ignore[index]
-        return min(least, -rules.rejection_penalty) * (stop - row) * ROUNDING
+        return stop - row
 
     def _utilization(self) -> NDArray[np.float32]:
         # A link or disk that is asked for more than it has is fully used, not more.

@@ -1,4 +1,4 @@
-"""Rewards of ``functions`` that users bring: ``module:function``, called once a step for all environments.
+"""What a reward that users bring to ``functions`` may look at (``sched_env.rewards`` calls it).
 
 The built-in ones (``latency_cost``, ``slo_cost``) are in the kernels. A user's function may run any Python::
 
@@ -10,8 +10,6 @@ The ``rejection_penalty`` of the scenario is taken off afterwards, as for the bu
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,9 +30,6 @@ from sched_env.functions.state import (
     State,
 )
 from sched_env.tables import Floats
-from wire.errors import ConfigError, legal
-
-BUILT_IN = ("latency_cost", "slo_cost")
 
 
 @dataclass(frozen=True)
@@ -88,24 +83,3 @@ class RewardInputs:
             requests=requests,
             duration_s=duration_s,
         )
-
-
-Reward = Callable[[RewardInputs], Any]
-
-
-def resolve(name: str) -> Reward | None:
-    """Return the user's function, or None for a built-in reward."""
-    if name in BUILT_IN:
-        return None
-    module, _, attribute = name.partition(":")
-    expected = legal([*BUILT_IN, "module:function"])
-    if not module or not attribute:
-        raise ConfigError(f"reward {name!r} is unknown", expected)
-    try:
-        function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"reward {name!r} cannot be imported: {error}", expected) from error
-    if not callable(function):
-        raise ConfigError(f"reward {name!r} is a {type(function).__name__}", "a function")
-    result: Reward = function
-    return result

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
-from sched_env.scenarios import Amount, Count, Positive, Scenario, Share, Size
+from sched_env.scenarios import Amount, Count, Positive, Range, Scenario, Share, Size
 from wire.errors import ConfigError
-
-Range = Annotated[list[float], msgspec.Meta(min_length=2, max_length=2)]
 
 
 class ServerlessScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,6 +19,8 @@ class ServerlessScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fie
         "num_functions": "functions",
         "initial_rfrt": "initial_rart",
     }
+
+    rewards: ClassVar[tuple[str, ...]] = ("latency_cost", "slo_cost")
 
     nodes: Positive = 10
     """How many nodes, of the generated table; a trace that brings its own node table ignores it."""
@@ -51,9 +51,6 @@ class ServerlessScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fie
     """How long a node is billed after its last instance has left."""
     reward: str = "latency_cost"
     """``latency_cost``, ``slo_cost``, or ``module:function`` of the user's (``sched_env.functions.rewards``)."""
-    reward_range: Range | None = None
-    """What a reward of the user's lies between, which every step is held to. Without it nobody knows what an infeasible
-    action must cost, and ``invalid_action="terminate"`` is refused."""
     beta: Share = 0.7
     """Weight of latency against cost."""
     r1: Literal["contention", "utilization"] = "contention"
@@ -86,10 +83,7 @@ class ServerlessScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fie
 
     def __post_init__(self) -> None:
         """Refuse calibration bounds that are the wrong way round."""
-        for name, bounds in (
-            ("r1_range", self.r1_range),
-            ("r2_range", self.r2_range),
-            ("reward_range", self.reward_range),
-        ):
+        super().__post_init__()
+        for name, bounds in (("r1_range", self.r1_range), ("r2_range", self.r2_range)):
             if bounds is not None and bounds[0] > bounds[1]:
                 raise ConfigError(f"{self.name}: key {name!r} is {bounds}", "[low, high]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from sched_env.functions import kernels
 from sched_env.functions.contention import cold_ratio
-from sched_env.functions.rewards import Reward, RewardInputs, resolve
+from sched_env.functions.rewards import RewardInputs
 from sched_env.functions.scenario import ServerlessScenario
 from sched_env.functions.state import (
     ARRIVAL,
@@ -48,7 +49,6 @@ from sched_env.functions.tables import FunctionTrace
 from sched_env.functions.trace import load as load_trace
 from sched_env.futures import Future, Record
 from sched_env.scenarios import Scenario
-from sched_env.stepping import RESTART
 from sched_env.tables import Floats, NodeTable
 from sched_env.vector import SHEET, PlacementVectorEnv
 from wire.errors import ConfigError
@@ -95,7 +95,6 @@ class ServerlessVectorEnv(PlacementVectorEnv):
         self.state = empty_state(
             num_envs, len(nodes), len(trace.function_names), most_alive(trace.arrival_s, trace.duration_s)
         )
-        self.user_reward: Reward | None = resolve(scenario.reward)
         self._fix_columns(nodes.cpu, nodes.mem, nodes.price_usd_per_hour)
 
     @property
@@ -123,45 +122,20 @@ class ServerlessVectorEnv(PlacementVectorEnv):
         if stuck.size:
             raise ConfigError(f"from start {starts[stuck[0]]} on, no instance of the episode fits a node as it is")
 
-    def advance(self, actions: NDArray[np.int64], at_end: int) -> int:
-        """Step all environments, by the user's reward where there is one."""
-        if self.user_reward is None:
-            return super().advance(actions, at_end)
-        before, rows, active = (
-            self.state.totals[:, RETURN].copy(), self.state.cursor[:, ROW].copy(), self.buffers.active.copy()
-        )  # fmt: skip
-        finished = super().advance(actions, at_end)
-        if finished >= 0:
-            self._reward_by_user(self.user_reward, actions, before, rows, active, at_end)
-        return finished
+    @property
+    def returns(self) -> Floats:
+        """What each episode has brought so far."""
+        brought: Floats = self.state.totals[:, RETURN]
+        return brought
 
-    def _reward_by_user(
-        self,
-        reward: Reward,
-        actions: NDArray[np.int64],
-        before: Floats,
-        rows: NDArray[np.int64],
-        active: NDArray[np.bool_],
-        at_end: int,
-    ) -> None:
-        """Ask the user's function for all environments at once, and put its reward where the kernel put none."""
-        state, out = self.state, self.buffers
-        given = np.asarray(reward(RewardInputs.of(self.cluster, self.rules, state, rows, actions)), np.float64)
-        if given.shape != (self.num_envs,) or not np.isfinite(given).all():
-            raise ConfigError(
-                f"reward {self.scenario.reward!r} returned {given!r}", f"{self.num_envs} finite numbers, one each"
-            )
-        low, high = self.scenario.reward_range or (-np.inf, np.inf)
-        strange = active & ((given < low) | (given > high))
-        if strange.any():
-            raise ConfigError(
-                f"reward {self.scenario.reward!r} returned {given[strange][0]}", f"reward_range: {low} to {high}"
-            )
-        out.reward[active] += given[active]
-        over = out.truncated & active
-        out.metrics[over, 0] = before[over] + out.reward[over]
-        going_on = active & ~over if at_end == RESTART else active
-        state.totals[going_on, RETURN] = before[going_on] + out.reward[going_on]
+    def reward_inputs(self, actions: NDArray[np.int64]) -> Callable[[], RewardInputs]:
+        """Note which instances are about to be placed."""
+        rows = self.state.cursor[:, ROW].copy()
+        return lambda: RewardInputs.of(self.cluster, self.rules, self.state, rows, actions)
+
+    def whole_reward(self, given: Floats) -> Floats:
+        """Take off the arrivals that were rejected, which is all that the kernel's reward is here."""
+        return self.buffers.reward + given
 
     def active(self, b: int) -> NDArray[np.bool_]:
         """Return which nodes are up and of the present instance's domain."""

@@ -97,6 +97,13 @@ class CpnEnv(PlacementEnv[CpnVectorEnv]):
         seconds = end - now if rules.by_makespan else (end - arrivals).sum() / size
         return -float(seconds) * rules.inverse_scale * ROUNDING
 
+    def _most_decisions(self) -> int:
+        """Each attempt of each job is placed; where one may wait, at every submission, withdrawal, start and end."""
+        rules, state = self.many.rules, self.many.state
+        left = np.flatnonzero(state.job[0, : int(state.tally[0, SIZE]), OUTCOME] == UNDECIDED)
+        attempts = int((rules.max_attempts - state.job[0, left, ATTEMPTS]).sum())
+        return attempts if rules.pairs == 0 else 3 * attempts + 2 * left.size
+
     def job_states(self) -> list[str]:
         """Return the state of every job of the episode, in order of submission (``JOB_STATES``)."""
         state = self.many.state

@@ -21,6 +21,8 @@ class CpnScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     aliases: ClassVar[Mapping[str, str]] = {"cpu_thr": "cpu_threshold"}
 
+    rewards: ClassVar[tuple[str, ...]] = ("completion", "makespan")
+
     topology: str = "mixed"
     """``testbed`` (upstream's: 2 RTX4090, 1 A100, 6 P100), ``mixed`` (``cards`` of four types), or a YAML or JSON
     file (``sched_env.jobs.topology``)."""
@@ -64,10 +66,10 @@ class CpnScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     deadline_factor: Size = 2.0
     """Deadline = this x (dispatch, transfer, start-up and run alone on the best card), where the queue has none of its
     own."""
-    reward: Literal["completion", "makespan"] = "completion"
+    reward: str = "completion"
     """Minus the seconds that jobs spend in the system until the next decision, over the number of jobs; or minus the
     seconds until the next decision. Both over ``reward_scale_s``: the return is minus the mean completion (minus the
-    makespan) in that unit."""
+    makespan) in that unit. Or ``module:function`` of the user's."""
     reward_scale_s: Size = 1000.0
     """Keeps returns near 1 for queues of ten minutes to an hour."""
     load: Amount = 1.2

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sched_env import planning
+from sched_env import planning, rewards
 from sched_env.futures import Future, Record
 from sched_env.jobs import kernels, topology
 from sched_env.jobs import synthetic as synthetic_jobs
@@ -21,6 +21,7 @@ from sched_env.jobs.state import (
     NONE,
     OUTCOME,
     POSSIBLE,
+    RETURN,
     SHAPE,
     SIZE,
     STEPS,
@@ -141,7 +142,7 @@ class CpnVectorEnv(PlacementVectorEnv):
         self.state.way[chosen] = discipline.numbers()
         actions = np.full(self.num_envs, SKIP, np.int64)
         actions[chosen] = kernels.REARRANGE
-        return self._outcome(self._advance(actions, NO_ROWS, PARK if self.park else RESTART, checked=False))
+        return self._unasked(actions)
 
     def cancel(self, jobs: ArrayLike) -> Outcome:
         """Withdraw a job in each environment, for its user, and look for the next decision anew.
@@ -164,7 +165,15 @@ class CpnVectorEnv(PlacementVectorEnv):
         for b in np.flatnonzero(chosen != NONE):
             self._check_withdrawal(int(b), int(chosen[b]))
         withdrawals = np.where(chosen == NONE, SKIP, kernels.WITHDRAW - chosen)
-        return self._outcome(self._advance(withdrawals, NO_ROWS, PARK if self.park else RESTART, checked=False))
+        return self._unasked(withdrawals)
+
+    def _unasked(self, actions: NDArray[np.int64]) -> Outcome:
+        """Do what is no decision; a reward of the user's, which is given for decisions, is 0 then."""
+        at_end, before, active = PARK if self.park else RESTART, self.returns.copy(), self.buffers.active.copy()
+        finished = self._advance(actions, NO_ROWS, at_end, checked=False)
+        if self.user_reward is not None:
+            rewards.put(self, np.zeros(self.num_envs), before, active, at_end)
+        return self._outcome(finished)
 
     def _check_withdrawal(self, b: int, j: int) -> None:
         if not self.buffers.active[b]:
@@ -198,6 +207,12 @@ class CpnVectorEnv(PlacementVectorEnv):
         fork.queue = self.queue._replace(rows=queue.rows, links=self.queue.links[future.source])
         fork._world = None
         return fork
+
+    @property
+    def returns(self) -> Floats:
+        """What each episode has brought so far."""
+        brought: Floats = self.state.total[:, RETURN]
+        return brought
 
     def raw_fields(self, b: int) -> tuple[dict[str, Floats], dict[str, float]]:
         """Return the raw fields of environment b's present decision, as the live service would report them."""

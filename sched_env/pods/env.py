@@ -92,14 +92,23 @@ class DeployEnv(PlacementEnv[DeployVectorEnv]):
     def _worst_rest(self) -> float:
         """Every request of a window is a position above and below its thresholds, and unmet; all moves are made."""
         cluster, rules, cursor = self.many.cluster, self.many.rules, self.many.state.cursor[0]
-        window, count = int(cursor[WINDOW]), len(self.many.trace)
-        last = min(window + rules.episode_windows - int(cursor[WINDOWS]), count - 1)
+        window, last = int(cursor[WINDOW]), self._last_window()
         rows = cluster.window_rows[window + 1 : last + 2]
         requests = int(cluster.row_requests[rows[-1]] - cluster.row_requests[rows[0]])
         moves = int(cursor[MOVES_LEFT]) + int(np.maximum(rules.budget * np.diff(rows), 1.0).sum())
         largest = float(cluster.asks[cluster.window_rows[window] : rows[-1], : MEM_REQUEST + 1].sum(axis=1).max())
         counted = (rules.weight_over + rules.weight_under + rules.weight_unmet) * requests
         return -(counted + rules.weight_moved * largest * moves) / self.n_node * ROUNDING
+
+    def _last_window(self) -> int:
+        cursor = self.many.state.cursor[0]
+        ends = int(cursor[WINDOW]) + self.many.rules.episode_windows - int(cursor[WINDOWS])
+        return min(ends, len(self.many.trace) - 1)
+
+    def _most_decisions(self) -> int:
+        """Every pod is offered once in every window that is left."""
+        rows = self.many.cluster.window_rows
+        return int(rows[self._last_window() + 1] - rows[int(self.many.state.cursor[0, WINDOW])])
 
     def _facts(self) -> dict[str, Any]:
         return {"t": self.t}

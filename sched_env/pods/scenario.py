@@ -65,6 +65,7 @@ class DeployScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         """Refuse thresholds that are the wrong way round."""
+        super().__post_init__()
         if self.under_threshold > self.threshold:
             raise ConfigError(
                 f"{self.name}: key 'under_threshold' is {self.under_threshold}", f"at most threshold = {self.threshold}"

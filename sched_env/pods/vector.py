@@ -15,6 +15,7 @@ from sched_env.pods.scenario import DeployScenario
 from sched_env.pods.state import (
     HOT,
     MOVES_LEFT,
+    RETURN,
     ROW,
     WINDOW,
     Cluster,
@@ -120,6 +121,12 @@ class DeployVectorEnv(PlacementVectorEnv):
         window = int(self.state.cursor[b, WINDOW])
         rows = int(self.trace.window_rows[window + 1] - self.trace.window_rows[window])
         return window, self.state.place[b, window & 1, :rows].copy()
+
+    @property
+    def returns(self) -> Floats:
+        """What each episode has brought so far."""
+        brought: Floats = self.state.totals[:, RETURN]
+        return brought
 
     def raw_fields(self, b: int) -> tuple[dict[str, NDArray[Any]], dict[str, float]]:
         """Return the raw fields of an environment's present decision, worked out from the trace."""

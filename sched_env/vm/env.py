@@ -151,6 +151,11 @@ class SchedEnv(PlacementEnv[VmVectorEnv]):
         busy_s = sum(seconds[np.isfinite(seconds)].sum() for seconds in (leaving, events.life_s[rows]))
         return -float((arrivals.max() + busy_s - arrivals).sum()) * ROUNDING
 
+    def _most_decisions(self) -> int:
+        """Return how many requests are left."""
+        env, slot = self.many.state.env[0], self.many.events.slot
+        return int((slot[env.row : env.queue_end if self.many.params.waits else env.stop] >= 0).sum())
+
     def _record(self, action: int) -> None:
         buffers, width = self.many.buffers, 2 * self.servers
         self._recorder.decision(  # type: ignore[union-attr]

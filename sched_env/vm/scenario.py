@@ -25,6 +25,8 @@ class VmScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fields=True
         "growing_nums": "growing_servers",
     }
 
+    rewards: ClassVar[tuple[str, ...]] = ("default", "+1", "1", "cpu", "wait")
+
     servers: Positive = 5
     """Servers at the start of an episode."""
     half_cpu_cores: Size = HALF_CPU_CORES
@@ -45,9 +47,10 @@ class VmScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fields=True
     """At the first request that fits nowhere the episode ends (as upstream), or the request waits for departures."""
     queue_extra: Count = 40
     """With ``wait``: requests in the queue beyond those that first_fit places before its first misfit."""
-    reward: Literal["default", "+1", "cpu", "wait", 1] = "default"
+    reward: str | int = "default"  # type: ignore[assignment]  # YAML reads +1 as a number
     """``+1`` a placement, ``cpu``: the request's cores, ``wait``: minus the seconds that requests wait until the next
-    decision; ``default`` is ``+1`` with ``terminate`` and ``wait`` with ``wait``."""
+    decision; ``default`` is ``+1`` with ``terminate`` and ``wait`` with ``wait``. Or ``module:function`` of the
+    user's."""
     judged_by: Literal["default", "placed", "wait_s", "cost_usd"] = "default"
     """The metric policies are compared by; ``default`` is ``placed`` with ``terminate`` and ``wait_s`` with ``wait``.
     ``cost_usd`` is for clusters that place everything: server hours, where placing less is not cheaper but worse."""
@@ -67,6 +70,7 @@ class VmScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def __post_init__(self) -> None:
         """Refuse a cluster that may grow to less than it starts with, and a metric that the ending does not have."""
+        super().__post_init__()
         other = "placed" if self.ending == "wait" else "wait_s"
         if self.judged_by == other or (self.judged_by == "cost_usd" and self.ending == "wait"):
             raise ConfigError(
@@ -98,7 +102,7 @@ class VmScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def reward_kind(self) -> Literal["+1", "cpu", "wait"]:
-        """The reward with ``default`` resolved."""
-        if self.reward == "default":
-            return "wait" if self.ending == "wait" else "+1"
-        return "+1" if self.reward == 1 else self.reward  # YAML reads +1 as a number
+        """The built-in reward, with ``default`` resolved; beside one of the user's it is the default."""
+        if self.reward in ("cpu", "wait"):
+            return self.reward  # type: ignore[return-value]
+        return "+1" if str(self.reward) in ("+1", "1") or self.ending != "wait" else "wait"

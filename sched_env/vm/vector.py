@@ -55,8 +55,14 @@ class VmVectorEnv(PlacementVectorEnv):
         kernels.reset(*self.arguments, self.buffers, starts, self.seed)
         self._show()
 
-    def advance(self, actions: NDArray[np.int64], at_end: int) -> int:
-        """Step; ``HOLD`` closes the accounts of episodes that end, and leaves the rest as it is."""
+    @property
+    def returns(self) -> NDArray[np.float64]:
+        """What each episode has brought so far."""
+        total: NDArray[np.float64] = self.state.env.total[: self.num_envs]
+        return total
+
+    def run(self, actions: NDArray[np.int64], at_end: int) -> int:
+        """Step by the built-in reward; ``HOLD`` closes accounts of episodes that end, and leaves the rest as it is."""
         values = (*self.arguments, self.buffers, actions, self.seed, at_end == PARK, at_end == RESTART)
         if self._kernel is None:
             self._kernel = entry(kernels.step, *values)

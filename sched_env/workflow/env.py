@@ -60,6 +60,11 @@ class WorkflowEnv(PlacementEnv[WorkflowVectorEnv]):
         usd = run_s.sum() * HOURS_PER_SECOND * price * flow[INVERSE_LEAST]
         return -float(many.rules.beta * grown + (1.0 - many.rules.beta) * usd) * ROUNDING
 
+    def _most_decisions(self) -> int:
+        """Return how many tasks are left."""
+        cursor = self.many.state.cursor[0]
+        return int(cursor[SIZE] - cursor[NEXT])
+
     def _facts(self) -> dict[str, Any]:
         return {"workflow": self.many.dags[int(self.many.buffers.start[0])].name}
 

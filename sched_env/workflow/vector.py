@@ -14,7 +14,7 @@ from sched_env.vector import PlacementVectorEnv
 from sched_env.workflow import kernels
 from sched_env.workflow.raw_state import raw_fields
 from sched_env.workflow.scenario import Order, WorkflowScenario
-from sched_env.workflow.state import NEXT, Plan, Rules, State, empty_state, plan_of, rules_of
+from sched_env.workflow.state import NEXT, RETURN, Plan, Rules, State, empty_state, plan_of, rules_of
 from sched_env.workflow.tables import Dag
 from sched_env.workflow.trace import load
 from wire.errors import ConfigError
@@ -73,6 +73,12 @@ class WorkflowVectorEnv(PlacementVectorEnv):
         self.order = order
         self.plan = plan_of(self.dags, self.table, order, self.scenario.deadline_slack)
         self._begin_anew()
+
+    @property
+    def returns(self) -> Floats:
+        """What each episode has brought so far."""
+        brought: Floats = self.state.totals[:, RETURN]
+        return brought
 
     def raw_fields(self, b: int) -> tuple[dict[str, Floats], dict[str, float]]:
         """Return the raw fields of environment b's present decision."""
