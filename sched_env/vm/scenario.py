@@ -25,7 +25,7 @@ class VmScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fields=True
         "growing_nums": "growing_servers",
     }
 
-    rewards: ClassVar[tuple[str, ...]] = ("default", "+1", "1", "cpu", "wait")
+    rewards: ClassVar[tuple[str, ...]] = ("default", "+1", "cpu", "wait", "1")
 
     servers: Positive = 5
     """Servers at the start of an episode."""
