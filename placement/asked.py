@@ -13,11 +13,12 @@ import msgspec
 from placement.errors import PlaceRefusedError
 from placement.settings import MIB, Settings
 from placement.state import State, from_candidates
-from wire.contracts.feature_spec import ProblemName
-from wire.contracts.place import PlacementRequest, PlaceRequest
+from wire.contracts.place import PlaceRequest
 
 ENTRY_BYTES, PLACEMENT_BYTES = 48, 1024
 """JSON around a ranked name (the score has up to 20 digits), and around a placement (id, reason)."""
+LONGEST_NODE_NAME = 253
+"""Of a watched node, as Kubernetes allows it."""
 ESCAPED = 6
 """Bytes that one character of a name can become in JSON."""
 
@@ -28,25 +29,21 @@ _decoder = msgspec.json.Decoder(PlaceRequest)
 class Asked:
     """A call that may be answered."""
 
-    problem: ProblemName
-    state: State
-    requests: list[PlacementRequest]
-    top_k: int
-
-    @property
-    def pairs(self) -> int:
-        """Requests x candidates: what deciding costs."""
-        return len(self.requests) * len(self.state.names)
+    call: PlaceRequest
+    state: State | None
+    """Of the candidates in the body; None when it names a cluster."""
 
 
 def read(body: bytes, settings: Settings) -> Asked:
     """Decode a body and turn its candidates into columns; raises :class:`PlaceRefusedError`."""
     call = decode(body)
     if call.candidates is None:
-        raise PlaceRefusedError(422, f"cluster {call.cluster!r}: no watched clusters configured", "candidates")
+        return Asked(call, None)
     check_work(call, len(call.candidates), settings)
     functions = {entry.function for entry in call.requests if entry.function is not None}
-    return Asked(call.problem, from_candidates(call.problem, call.candidates, functions), call.requests, call.top_k)
+    state = from_candidates(call.problem, call.candidates, functions)
+    # Thousands of candidates need not travel back from the process that read them.
+    return Asked(msgspec.structs.replace(call, candidates=None), state)
 
 
 def decode(body: bytes) -> PlaceRequest:
@@ -69,7 +66,7 @@ def check_work(call: PlaceRequest, candidates: int, settings: Settings) -> None:
     if candidates * requests > settings.max_pairs:
         found = f"{requests} requests x {candidates} candidates"
         raise PlaceRefusedError(413, found, f"at most {settings.max_pairs} pairs", "split the call")
-    longest = max((len(candidate.name) for candidate in call.candidates or ()), default=0)
+    longest = max((len(candidate.name) for candidate in call.candidates or ()), default=LONGEST_NODE_NAME)
     ranked = min(call.top_k, candidates) * (ESCAPED * longest + ENTRY_BYTES)
     size = requests * (ranked + PLACEMENT_BYTES)
     if size > settings.max_answer_mib * MIB:

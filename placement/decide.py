@@ -2,7 +2,8 @@
 
 The policy scores, the mask rules, and when the policy cannot answer (none loaded, deadline, NaN, fault) the fallback
 heuristic does: a caller always gets an answer for a request that makes sense. Requests of one call are independent of
-each other: all are ranked against the same state.
+each other: all are ranked against the same state. There is no event loop in it: an adapter calls ``decide`` where it
+stands, or, in one, awaits ``decide_beside``.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import hashlib
 import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +28,17 @@ from placement.live import Live, LivePolicies
 from placement.metrics import Metrics
 from placement.settings import Settings
 from placement.state import State, check_request
+from placement.watchdog import Watchdog
 from sched_env import heuristics, problems
 from sched_env.observation import Observation
 from wire.contracts.decision import DecisionLine
 from wire.contracts.place import Placement, PlacementRequest, Ranked
 
 Scores = NDArray[np.float32]
+
+INLINE_ROWS = 2_048
+"""Candidate rows scored on the event loop itself: half a millisecond of the largest network that passes the trial's
+deadline with ease, and what a change of threads would cost on a busy machine."""
 
 LOGGED_SCORES = 5
 """Top scores written to the decision log."""
@@ -44,6 +51,24 @@ class Decision:
     placements: list[Placement]
     digest: str | None
     defaulted: int
+    scores: NDArray[np.floating]
+    """Of the last request, candidate by candidate; minus infinity where it cannot go."""
+
+
+@dataclass
+class _Call:
+    """A call on its way."""
+
+    started: float
+    live: Live
+    defaulted: int
+    placements: list[Placement] = field(default_factory=list)
+    scores: NDArray[np.floating] = field(default_factory=lambda: np.empty(0))
+
+    def take(self, ranked: list[tuple[Placement, NDArray[np.floating]]]) -> None:
+        """Add a batch; only the last request's scores are kept, for adapters that ask one at a time."""
+        self.placements += [placement for placement, _ in ranked]
+        self.scores = ranked[-1][1]
 
 
 class Decider:
@@ -51,6 +76,7 @@ class Decider:
 
     def __init__(self, live: LivePolicies, settings: Settings, metrics: Metrics, log: DecisionLog) -> None:
         self._live, self._settings, self._metrics, self._log = live, settings, metrics, log
+        self._watchdog = Watchdog(settings.deadline_ms / 1e3)
         self._executor = ThreadPoolExecutor(settings.scoring_threads, thread_name_prefix="score")
         ready = threading.Barrier(settings.scoring_threads + 1)
         for _ in range(settings.scoring_threads):
@@ -60,43 +86,57 @@ class Decider:
     def close(self) -> None:
         """Let the scoring threads go."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+        self._watchdog.close()
 
-    async def decide(self, state: State, requests: Sequence[PlacementRequest], top_k: int) -> Decision:
+    def decide(self, state: State, requests: Sequence[PlacementRequest], top_k: int) -> Decision:
         """Rank the candidates of ``state`` for each request."""
-        started = time.perf_counter()
-        live = self._live.get(state.problem)  # one reference for the whole call: never two policies in one answer
-        size = len(state.names)
+        call = self._begin(state, requests)
+        for batch in self._batches(state, requests):
+            call.take(self._rank(call.live, state, batch, top_k))
+        return self._end(call, state, requests)
+
+    async def decide_beside(self, state: State, requests: Sequence[PlacementRequest], top_k: int) -> Decision:
+        """As :meth:`decide`; what takes longer than a change of threads is scored beside the event loop."""
+        call, loop = self._begin(state, requests), asyncio.get_running_loop()
+        for batch in self._batches(state, requests):
+            rank = partial(self._rank, call.live, state, batch, top_k)
+            small = len(batch) * len(state.names) <= INLINE_ROWS
+            # Between the batches of a large call other callers get their turn.
+            call.take(rank() if small else await loop.run_in_executor(self._executor, rank))
+        return self._end(call, state, requests)
+
+    def _begin(self, state: State, requests: Sequence[PlacementRequest]) -> _Call:
         defaulted = state.defaulted + sum(check_request(state.problem, request) for request in requests)
-        step = max(1, self._settings.batch_rows // size)
-        placements: list[Placement] = []
-        for first in range(0, len(requests), step):
-            if first:
-                await asyncio.sleep(0)  # other callers get their turn between the batches of a large call
-            placements += await self._decide_batch(live, state, requests[first : first + step], top_k)
+        # One reference for the whole call: never two policies in one answer.
+        return _Call(time.perf_counter(), self._live.get(state.problem), defaulted)
+
+    def _batches(self, state: State, requests: Sequence[PlacementRequest]) -> Iterator[Sequence[PlacementRequest]]:
+        step = max(1, self._settings.batch_rows // len(state.names))
+        return (requests[first : first + step] for first in range(0, len(requests), step))
+
+    def _end(self, call: _Call, state: State, requests: Sequence[PlacementRequest]) -> Decision:
         metrics, problem = self._metrics, state.problem
         metrics.decisions.labels(problem).inc(len(requests))
-        metrics.defaulted.labels(problem).inc(defaulted)
-        metrics.seconds.labels(problem).observe(time.perf_counter() - started)
-        return Decision(placements, live.digest, defaulted)
+        metrics.defaulted.labels(problem).inc(call.defaulted)
+        metrics.seconds.labels(problem).observe(time.perf_counter() - call.started)
+        return Decision(call.placements, call.live.digest, call.defaulted, call.scores)
 
-    async def _decide_batch(
+    def _rank(
         self, live: Live, state: State, requests: Sequence[PlacementRequest], top_k: int
-    ) -> list[Placement]:
+    ) -> list[tuple[Placement, NDArray[np.floating]]]:
         observations = [_observe(state, request) for request in requests]
-        scored = await self._score(live, observations)
+        scored = self._score(live, observations)
         rows = itertools.repeat(scored, len(requests)) if isinstance(scored, PolicyFailedError) else scored
         return [
             self._place(live, state, request, observation, self._usable(state, row, observation.mask), top_k)
             for request, observation, row in zip(requests, observations, rows, strict=True)
         ]
 
-    async def _score(self, live: Live, observations: list[Observation]) -> Scores | PolicyFailedError:
+    def _score(self, live: Live, observations: list[Observation]) -> Scores | PolicyFailedError:
         if live.policy is None:
             return PolicyFailedError("no_policy", "no policy is live")
         try:
-            return await live.policy.score(
-                *_stack(observations), deadline_s=self._settings.deadline_ms / 1e3, executor=self._executor
-            )
+            return live.policy.score(*_stack(observations), self._watchdog)
         except PolicyFailedError as failure:
             return failure
 
@@ -120,16 +160,16 @@ class Decider:
         observation: Observation,
         scores: Scores | PolicyFailedError,
         top_k: int,
-    ) -> Placement:
+    ) -> tuple[Placement, NDArray[np.floating]]:
         problem, mask = state.problem, observation.mask
         feasible = int(np.count_nonzero(mask))
         fallback: FallbackReason | None = None
         ranked: list[Ranked] = []
+        values: NDArray[np.floating] = np.full(len(mask), -np.inf)
         if feasible == 0:
             self._metrics.nowhere.labels(problem).inc()
             reason = "no candidate is feasible: " + _ruled_out(state, request)
         else:
-            values: NDArray[np.floating]
             reason = ""
             if isinstance(scores, PolicyFailedError):
                 fallback, name = scores.reason, self._settings.fallback(problem)
@@ -138,7 +178,8 @@ class Decider:
                 reason = f"{name} answered because {scores}; "
             else:
                 values = scores
-            ranked = _rank(state.names, np.where(mask, values, -np.inf), min(feasible, max(top_k, 2)))
+            values = np.where(mask, values, -np.inf)
+            ranked = _best(state.names, values, min(feasible, max(top_k, 2)))
             reason += f"highest score of {feasible} feasible candidates (of {len(mask)})"
             if len(ranked) > 1:
                 reason += f", {ranked[0].score - ranked[1].score:.4g} above {ranked[1].name}"
@@ -160,7 +201,7 @@ class Decider:
                 reason=reason,
             )
         )
-        return Placement(request.id, ranked[:top_k], feasible, reason, fallback is not None)
+        return Placement(request.id, ranked[:top_k], feasible, reason, fallback is not None), values
 
 
 def feature_hash(observation: Observation) -> str:
@@ -207,7 +248,7 @@ def _fallback_scores(
     return np.nan_to_num(scores, nan=np.finfo(np.float64).min)
 
 
-def _rank(names: list[str], scores: NDArray[np.floating], count: int) -> list[Ranked]:
+def _best(names: list[str], scores: NDArray[np.floating], count: int) -> list[Ranked]:
     """Return the best ``count`` candidates; equal scores keep the order of the candidates."""
     order = np.argsort(-scores, kind="stable")[:count]
     return [Ranked(names[index], float(scores[index])) for index in order]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from itertools import chain
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
@@ -56,6 +58,25 @@ class Metrics:
             registry=self.registry,
         )
 
+        self.cluster_objects = Gauge(
+            "loadmaster_cluster_objects",
+            "Nodes, pods and assumed placements of a watched cluster.",
+            ("cluster", "kind"),
+            registry=self.registry,
+        )
+        self.cluster_silent = Gauge(
+            "loadmaster_cluster_silent_seconds",
+            "Time since a watched cluster last said that its state is up to date.",
+            ("cluster",),
+            registry=self.registry,
+        )
+
+    def show_cluster(self, name: str, size: Callable[[], tuple[int, int, int]], silent_s: Callable[[], float]) -> None:
+        """Publish a watched cluster; asked at each scrape."""
+        for place, kind in enumerate(("nodes", "pods", "assumed")):
+            self.cluster_objects.labels(name, kind).set_function(partial(_nth, size, place))
+        self.cluster_silent.labels(name).set_function(silent_s)
+
     def show_live(self, problem: ProblemName, live: Live) -> None:
         """Publish what answers for a problem."""
         self.policy.remove_by_labels({"problem": problem})
@@ -78,6 +99,10 @@ class Metrics:
     def render(self) -> bytes:
         """Write the exposition text."""
         return generate_latest(self.registry)
+
+
+def _nth(sizes: Callable[[], tuple[int, ...]], place: int) -> float:
+    return sizes()[place]
 
 
 def _by_problem(counter: Counter) -> dict[str, int]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from placement.errors import PolicyFailedError
+from placement.watchdog import Watchdog
 from wire import bundle, graph
 from wire.contracts.bundle import Manifest, ModelName
 from wire.errors import BundleError
@@ -52,23 +51,16 @@ class Policy:
         """Name of what decides placements."""
         return self.manifest.digest
 
-    async def score(
-        self, candidates: FloatArray, request: FloatArray, mask: BoolArray, *, deadline_s: float, executor: Executor
-    ) -> FloatArray:
-        """Score a batch beside the event loop; raises :class:`PolicyFailedError` at the deadline or on any fault."""
+    def score(self, candidates: FloatArray, request: FloatArray, mask: BoolArray, watchdog: Watchdog) -> FloatArray:
+        """Score a batch; raises :class:`PolicyFailedError` at the deadline or on any fault."""
         options = graph.runtime().RunOptions()
-        run = asyncio.get_running_loop().run_in_executor(
-            executor, graph.scores, self.session, candidates, request, mask, options
-        )
-        done, _ = await asyncio.wait((run,), timeout=deadline_s)
-        if not done:
-            # Stops the graph at its next operator, or before it starts; nobody waits for the result any more.
-            options.terminate = True
-            run.cancel()
-            raise PolicyFailedError("deadline", f"no scores within {deadline_s * 1e3:g} ms")
         try:
-            scores = run.result()
+            with watchdog.limit(options):
+                scores = graph.scores(self.session, candidates, request, mask, options)
         except Exception as error:  # onnxruntime's exceptions share no base below Exception
+            if options.terminate:
+                said = f"no scores within {watchdog.deadline_s * 1e3:g} ms"
+                raise PolicyFailedError("deadline", said) from error
             raise PolicyFailedError("error", f"the policy failed: {str(error)[:200]}") from error
         if scores.shape != mask.shape:
             raise PolicyFailedError("error", f"the policy answered shape {scores.shape} for {mask.shape}")

@@ -14,6 +14,9 @@ from starlette.requests import Request
 from placement.audit import AuditLog
 from placement.decide import Decider
 from placement.decision_log import DecisionLog
+from placement.kube import config as kube_config
+from placement.kube.clusters import Clusters
+from placement.kube.config import ClustersFile
 from placement.lane import Lane
 from placement.live import LivePolicies
 from placement.metrics import Metrics
@@ -43,6 +46,8 @@ class Service:
     audit: AuditLog
     decider: Decider
     lane: Lane
+    clusters_file: ClustersFile
+    clusters: Clusters
     flips: ThreadPoolExecutor
     """One thread: pushes and rollbacks happen one after another, so each sees what the one before left."""
 
@@ -65,6 +70,7 @@ class Service:
 
     def close(self) -> None:
         """Stop in the order that loses nothing: flips, decisions, log, store."""
+        self.clusters.close()
         self.flips.shutdown()
         self.decider.close()
         self.lane.close()
@@ -76,6 +82,7 @@ class Service:
 def start(settings: Settings) -> Service:
     """Take the store, load and re-verify what is live in it, and be ready to answer."""
     check_fallbacks(settings)
+    clusters_file = kube_config.load(settings.clusters_file)
     make_token(settings)
     store = FolderStore(settings.store_dir, settings.keep_bundles)
     metrics = Metrics()
@@ -84,8 +91,19 @@ def start(settings: Settings) -> Service:
         metrics.show_live(problem, live.get(problem))
     decisions = DecisionLog(settings, metrics)
     decider = Decider(live, settings, metrics, decisions)
-    flips = ThreadPoolExecutor(1, thread_name_prefix="flip")
-    return Service(settings, store, live, metrics, decisions, AuditLog(settings), decider, Lane(settings), flips)
+    return Service(
+        settings,
+        store,
+        live,
+        metrics,
+        decisions,
+        AuditLog(settings),
+        decider,
+        Lane(settings),
+        clusters_file,
+        Clusters(clusters_file, metrics),
+        flips=ThreadPoolExecutor(1, thread_name_prefix="flip"),
+    )
 
 
 def make_token(settings: Settings) -> None:

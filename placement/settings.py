@@ -104,6 +104,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How often what is not as it should be (a damaged policy, a store that cannot be written) is tried again, and keys
     are asked for again; while it stays so, less and less often, down to every ten minutes."""
 
+    clusters_file: Path | None = None
+    """Which clusters are watched and which adapters answer for them (docs/kubernetes.md); none by default."""
+
     fallbacks: dict[str, str] = msgspec.field(default_factory=dict)
     """Problem -> heuristic that answers when its policy cannot, where that is not the problem's own fallback:
     LOADMASTER_FALLBACK_VM=first_fit and so on."""

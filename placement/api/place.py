@@ -11,6 +11,7 @@ from starlette.responses import Response
 from placement import lane, service
 from placement.api import bodies
 from placement.api.routes import Group
+from placement.asked import check_work
 from placement.settings import MIB
 from wire.contracts.decision import DecisionLine
 from wire.contracts.place import PlaceRequest, PlaceResponse
@@ -49,9 +50,13 @@ async def place(request: Request) -> Response:
     with running.lane.call() as call:
         body = await bodies.read(request, running.settings.max_body_mib * MIB, lane.SMALL_BYTES, call.enlarge)
         started = time.perf_counter()
-        asked = await running.lane.read(body, call)
-        async with running.lane.turn(call, asked.pairs):
-            decision = await running.decider.decide(asked.state, asked.requests, asked.top_k)
+        read = await running.lane.read(body, call)
+        asked, state = read.call, read.state
+        if state is None:
+            state = running.clusters.get(asked.cluster or "").state(asked.problem)
+            check_work(asked, len(state.names), running.settings)
+        async with running.lane.turn(call, len(asked.requests) * len(state.names)):
+            decision = await running.decider.decide_beside(state, asked.requests, asked.top_k)
     answer = PlaceResponse(
         problem=asked.problem,
         digest=decision.digest,

@@ -59,17 +59,17 @@ def local(repository, monkeypatch):
     settings = servers.LocalSettings(repository=repository, var=repository.parent / "var", airflow_port=free_port())
     # The tree under test, not the one that happens to be installed.
     monkeypatch.setenv("PYTHONPATH", str(repository))
-    with servers.airflow(settings) as airflow:
+    with servers.airflow(settings):
         api = AirflowApi(settings.airflow_url, APPROVER, servers.credentials(settings)[APPROVER])
         api.wait_for_dag(DAG)
-        yield settings, api, psutil.Process(airflow.pid)
+        yield settings, api
 
 
-def kill_cleaning(airflow, scratch):
+def kill_cleaning(scratch):
     """Kill ``clean`` as soon as its first day is done; tells whether it was found at work."""
     if not list(scratch.glob("2026-02-02-*/account.json")):
         return False
-    for process in airflow.children(recursive=True):
+    for process in psutil.Process().children(recursive=True):
         try:
             command = process.cmdline()
         except psutil.NoSuchProcess:
@@ -80,12 +80,12 @@ def kill_cleaning(airflow, scratch):
     return False
 
 
-def backfill(settings, api, airflow, *, kill):
+def backfill(settings, api, *, kill):
     """Run the DAG to its end; returns the workspace and how often each task was tried."""
     run = api.start(DAG, DAYS)
     killed = not kill
     while (state := api.run_state(DAG, run)) not in ENDED:
-        killed = killed or kill_cleaning(airflow, settings.var / "scratch" / "clean")
+        killed = killed or kill_cleaning(settings.var / "scratch" / "clean")
         time.sleep(0.1 if not killed else 1)
     tasks = api.tasks(DAG, run)
     for task in tasks:
@@ -102,14 +102,14 @@ def digests(folder):
 
 
 def test_days_come_out_the_same_whether_killed_or_cleaned_again(local):
-    settings, api, airflow = local
-    first, tries = backfill(settings, api, airflow, kill=True)
+    settings, api = local
+    first, tries = backfill(settings, api, kill=True)
     assert tries["clean"] == 2, "the killed stage is tried again, by Airflow itself"
     assert tries["ingest"] == 1
 
     # Without what DVC remembers, the second run works instead of taking everything from the cache.
     shutil.rmtree(settings.var / "dvc" / "cache" / "runs")
-    second, tries = backfill(settings, api, airflow, kill=False)
+    second, tries = backfill(settings, api, kill=False)
     assert set(tries.values()) == {1}
 
     windows = digests(first / "data" / "windows")

@@ -168,7 +168,7 @@ def test_one_call_equals_many_and_large_calls_are_cut_into_batches(settings: Any
         ({"candidates": []}, 422, "candidates"),
         ({"candidates": None}, 422, "neither"),
         ({"cluster": "east"}, 422, "both"),
-        ({"candidates": None, "cluster": "east"}, 422, "no watched clusters configured"),
+        ({"candidates": None, "cluster": "east"}, 422, "is not watched"),
         ({"candidates": [{"name": "a", "state": {}}, {"name": "a", "state": {}}]}, 422, "'a' is listed twice"),
         ({"candidates": [{"name": "a", "state": {"cpu": 1}}]}, 422, "state fields ['cpu'] are unknown"),
         ({"candidates": [{"name": "a", "state": {"price": -1}}]}, 422, "price = -1"),

@@ -1,0 +1,198 @@
+"""The kube-scheduler extender: ``filter`` and ``prioritize`` over the watched state of one cluster.
+
+The scheduler sends the pod and the names of the nodes that passed its own filters (``nodeCacheCapable: true``); older
+and other clients send whole nodes, or keys in lower case. It sends no credentials: bind to loopback, or let mTLS decide
+who may ask (docs/kubernetes.md).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from starlette.requests import Request
+from starlette.responses import Response
+
+from placement import lane, service
+from placement.api import bodies
+from placement.api.routes import Group
+from placement.decide import Decision
+from placement.errors import PlaceRefusedError
+from placement.kube.cluster import Cluster
+from placement.kube.objects import GIB, Pod, Read
+from placement.settings import MIB
+from sched_env import problems
+from wire.contracts.place import PlacementRequest
+
+group = Group("kube-scheduler extender")
+
+BEST = 10
+"""``MaxExtenderPriority``: whole numbers up to this are what the scheduler takes."""
+ANNOTATION = "loadmaster.dev/"
+"""Before a request field, in a pod's annotations: ``loadmaster.dev/duration_s: "120"``."""
+MOST_NODES = 20_000
+
+_Names = Annotated[list[str], msgspec.Meta(max_length=MOST_NODES)]
+
+
+class _Named(Read, frozen=True):
+    metadata: dict[str, Any]
+
+
+class _Nodes(Read, frozen=True):
+    items: Annotated[list[_Named], msgspec.Meta(max_length=MOST_NODES)] = msgspec.field(default_factory=list)
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """``ExtenderArgs``."""
+
+    Pod: Pod
+    NodeNames: _Names | None = None
+    Nodes: _Nodes | None = None
+
+
+class _AskedInLowerCase(msgspec.Struct, frozen=True):
+    pod: Pod
+    nodenames: _Names | None = None
+    nodeNames: _Names | None = None  # noqa: N815  (a key of theirs)
+    nodes: _Nodes | None = None
+
+
+class Filtered(msgspec.Struct, frozen=True):
+    """``ExtenderFilterResult``."""
+
+    NodeNames: list[str]
+    FailedNodes: dict[str, str]
+    Error: str = ""
+
+
+class HostPriority(msgspec.Struct, frozen=True):
+    """One node's score."""
+
+    Host: str
+    Score: int
+
+
+_asked, _lower = msgspec.json.Decoder(Asked), msgspec.json.Decoder(_AskedInLowerCase)
+
+
+@group.route(
+    "POST",
+    "/extender/filter",
+    summary="Which of these nodes can take the pod",
+    takes=Asked,
+    gives=Filtered,
+    refuses=(400, 408, 413, 422, 503),
+)
+async def filter_nodes(request: Request) -> Response:
+    """Answer with the nodes that have the room by the service's own books, answers of the last moments included."""
+    call = await _read(request)
+    decision, names = await _decide(request, call)
+    fits = np.isfinite(decision.scores)
+    failed = {
+        name: "too little cpu or memory, by the placement service's books"
+        for name, ok in zip(names, fits, strict=True)
+        if not ok
+    }
+    failed |= dict.fromkeys(set(call.names) - set(names), "not seen yet by the placement service")
+    return bodies.answer(Filtered([name for name, ok in zip(names, fits, strict=True) if ok], failed))
+
+
+@group.route(
+    "POST",
+    "/extender/prioritize",
+    summary="How good each of these nodes is",
+    takes=Asked,
+    gives=list[HostPriority],
+    refuses=(400, 408, 413, 422, 503),
+)
+async def prioritize(request: Request) -> Response:
+    """Answer with 0 to 10 for each node; the best one counts as taken until the watch says where the pod went."""
+    call = await _read(request)
+    decision, names = await _decide(request, call)
+    placement = decision.placements[0]
+    if placement.ranked:
+        call.cluster.assume(call.pod, placement.ranked[0].name)
+    scores = levels(decision.scores)
+    return bodies.answer([HostPriority(name, score) for name, score in zip(names, scores.tolist(), strict=True)])
+
+
+def levels(scores: NDArray[np.floating]) -> NDArray[np.int64]:
+    """Turn scores into the scheduler's levels: the best, and what equals it, alone at the top; 0 for the infeasible."""
+    found = np.zeros(len(scores), np.int64)
+    fits = np.isfinite(scores)
+    if fits.any():
+        feasible = scores[fits]
+        best, worst = feasible.max(), feasible.min()
+        spread = best - worst if best > worst else 1.0
+        found[fits] = np.where(feasible == best, BEST, 1 + np.floor((BEST - 2) * ((feasible - worst) / spread)))
+    return found
+
+
+class _Call(msgspec.Struct, frozen=True):
+    pod: Pod
+    names: list[str]
+    cluster: Cluster
+
+
+async def _read(request: Request) -> _Call:
+    running = service.of(request)
+    settings = running.clusters_file.extender
+    if settings is None:
+        raise PlaceRefusedError(422, "no extender is set up", "extender in the clusters file", "see docs/kubernetes.md")
+    with running.lane.call() as call:
+        body = await bodies.read(request, running.settings.max_body_mib * MIB, lane.SMALL_BYTES, call.enlarge)
+    try:
+        asked = _read_args(body)
+    except msgspec.ValidationError as error:
+        raise PlaceRefusedError(422, f"body: {error}", "ExtenderArgs") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PlaceRefusedError(400, f"body: {error}", "JSON in UTF-8") from error
+    names = asked.NodeNames
+    if names is None:
+        names = [str(node.metadata.get("name", "")) for node in asked.Nodes.items] if asked.Nodes else []
+    if not names or len(set(names)) != len(names):
+        raise PlaceRefusedError(422, f"{len(names)} node names, {len(set(names))} of them different", "one or more")
+    return _Call(asked.Pod, names, running.clusters.get(settings.cluster))
+
+
+def _read_args(body: bytes) -> Asked:
+    try:
+        return _asked.decode(body)
+    except msgspec.ValidationError:
+        if b'"pod"' not in body:
+            raise
+        said = _lower.decode(body)
+        return Asked(said.pod, said.nodenames or said.nodeNames, said.nodes)
+
+
+async def _decide(request: Request, call: _Call) -> tuple[Decision, list[str]]:
+    running = service.of(request)
+    settings = running.clusters_file.extender
+    assert settings is not None  # noqa: S101  (looked at when the body was read)
+    state = call.cluster.state(settings.problem, call.names, offered=True)
+    asked = PlacementRequest(
+        call.pod.metadata.uid or call.pod.metadata.name or "pod", fields(call.pod, settings.problem), call.pod.workload
+    )
+    return await running.decider.decide_beside(state, [asked], 1), state.names
+
+
+def fields(pod: Pod, problem: str) -> dict[str, float]:
+    """Return the request fields of a pod: what its containers ask for, and what its annotations say beside."""
+    known = problems.get(problem).request_fields
+    try:
+        found = {"cpu": pod.request("cpu"), "mem": pod.request("memory") / GIB}
+    except ValueError as error:
+        raise PlaceRefusedError(
+            422, f"pod {pod.metadata.name!r}: {error}", "amounts as Kubernetes writes them"
+        ) from error
+    for key, text in (pod.metadata.annotations or {}).items():
+        name = key.removeprefix(ANNOTATION)
+        if name != key and name in known:
+            try:
+                found[name] = float(text)
+            except ValueError as error:
+                raise PlaceRefusedError(422, f"annotation {key} is {text[:40]!r}", "a number") from error
+    return found

@@ -1,0 +1,222 @@
+"""The state of one cluster, kept as columns: what ``decide`` reads is always there, and an event changes one entry.
+
+Amounts are summed up as whole millicores and bytes, so that a thousand pods that come and go leave exactly nothing
+behind. A placement that was answered counts at once, until the watch confirms it or its time is over: the watch is some
+milliseconds to seconds behind, and a burst would otherwise go to one node.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placement.errors import PlaceRefusedError
+from placement.kube.config import node_problems
+from placement.kube.objects import GIB, MILLI, Node, Pod
+from placement.state import State
+from sched_env import problems
+from wire.contracts.feature_spec import ProblemName
+
+ASSUMED_S = 30.0
+"""How long an answer counts as a placement when the watch says nothing of it."""
+
+PRICE_LABEL = "loadmaster.dev/price-usd-per-hour"
+INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
+
+COLUMNS = ("cpu_capacity", "mem_capacity", "cpu_deployed", "mem_deployed", "price", "active", "instances")
+"""State fields that are watched; a problem takes those it knows, and defaults for its others."""
+_CPU_CAPACITY, _MEM_CAPACITY, _CPU, _MEM, _PRICE, _ACTIVE, _INSTANCES = range(len(COLUMNS))
+
+
+class Use(NamedTuple):
+    """What a pod takes of its node."""
+
+    node: str
+    milli: int
+    bytes: int
+
+
+def use(pod: Pod, node: str) -> Use:
+    """Return what a pod takes, or would take, of a node."""
+    return Use(node, round(pod.request("cpu") * MILLI), round(pod.request("memory")))
+
+
+class Cluster:
+    """Nodes and pods of one cluster, as the watch knows them and our own answers run ahead of it.
+
+    Args:
+        name: What the cluster is called in the settings.
+        prices: Instance type -> USD/hour; a node's own label ``loadmaster.dev/price-usd-per-hour`` goes before it.
+        now: A clock that never goes back.
+    """
+
+    def __init__(
+        self, name: str, prices: Mapping[str, float] | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.name, self._prices, self._now = name, dict(prices or {}), now
+        self._lock = threading.Lock()
+        self._index: dict[str, int] = {}
+        self._names: list[str] = []
+        self._table = np.zeros((len(COLUMNS), 64))
+        self._used: dict[str, list[int]] = {}
+        """Node -> millicores, bytes and pods, of watched and assumed pods; also of nodes that are not known yet."""
+        self._pods: dict[str, Use] = {}
+        self._assumed: dict[str, tuple[Use, float]] = {}
+
+    # What the watch says -----------------------------------------------------------------------------------------
+
+    def put_node(self, node: Node) -> None:
+        """A node appeared or changed."""
+        name = node.metadata.name
+        with self._lock:
+            row = self._index.get(name)
+            if row is None:
+                row = self._index[name] = len(self._names)
+                self._names.append(name)
+                if row == self._table.shape[1]:
+                    self._table = np.concatenate([self._table, np.zeros_like(self._table)], axis=1)
+            column = self._table[:, row]
+            column[_CPU_CAPACITY] = node.resource("cpu")
+            column[_MEM_CAPACITY] = node.resource("memory") / GIB
+            column[_ACTIVE] = node.open
+            column[_PRICE] = self._price(node)
+            self._show(name)
+
+    def drop_node(self, name: str) -> None:
+        """A node is gone; what its pods used stays on the books until they are gone too."""
+        with self._lock:
+            row = self._index.pop(name, None)
+            if row is None:
+                return
+            last = self._names.pop()
+            if last != name:
+                self._names[row] = last
+                self._index[last] = row
+                self._table[:, row] = self._table[:, len(self._names)]
+
+    def put_pod(self, pod: Pod) -> None:
+        """A pod appeared or changed."""
+        uid = pod.metadata.uid
+        taken = use(pod, pod.spec.node_name) if pod.holds else None
+        with self._lock:
+            if pod.spec.node_name or pod.status.phase != "Pending":
+                self._forget(uid)
+            self._replace(uid, taken)
+
+    def drop_pod(self, uid: str) -> None:
+        """A pod is gone."""
+        with self._lock:
+            self._forget(uid)
+            self._replace(uid, None)
+
+    def only_nodes(self, names: Iterable[str]) -> None:
+        """A list was made anew: what it does not name was deleted meanwhile."""
+        for gone in self._index.keys() - set(names):
+            self.drop_node(gone)
+
+    def only_pods(self, uids: Iterable[str]) -> None:
+        """As :meth:`only_nodes`."""
+        for gone in self._pods.keys() - set(uids):
+            self.drop_pod(gone)
+
+    # What is asked -----------------------------------------------------------------------------------------------
+
+    def assume(self, pod: Pod, node: str) -> None:
+        """Count an answer as a placement until the watch confirms it, or ``ASSUMED_S`` pass."""
+        uid = pod.metadata.uid
+        with self._lock:
+            if uid in self._pods:
+                return
+            self._forget(uid)
+            taken = use(pod, node)
+            self._assumed[uid] = (taken, self._now() + ASSUMED_S)
+            self._add(taken, 1)
+
+    def state(self, problem: ProblemName, names: Sequence[str] | None = None, *, offered: bool = False) -> State:
+        """Return the candidates of a decision, copied: what happens to the cluster meanwhile does not change them.
+
+        Args:
+            problem: Whose fields.
+            names: These nodes only, in this order; those that the watch has not seen yet are left out.
+            offered: The scheduler offers them: it has looked at taints and tolerations, which is not ours to do again.
+        """
+        if problem not in node_problems():
+            raise PlaceRefusedError(422, f"candidates of {problem} are not the nodes of a cluster", "candidates")
+        with self._lock:
+            self._expire()
+            if names is None:
+                known, table = list(self._names), self._table[:, : len(self._names)].copy()
+            else:
+                rows = np.fromiter((self._index.get(name, -1) for name in names), np.intp, count=len(names))
+                seen = rows >= 0
+                known = list(names) if seen.all() else [name for name, there in zip(names, seen, strict=True) if there]
+                table = self._table[:, rows if seen.all() else rows[seen]]
+        if not known:
+            raise PlaceRefusedError(422, f"cluster {self.name!r} has none of the nodes", "nodes that it has")
+        if offered:
+            table[_ACTIVE] = 1.0
+        fields = problems.get(problem).state_fields
+        columns: dict[str, NDArray[np.float64]] = {
+            name: table[row] for row, name in enumerate(COLUMNS) if name in fields
+        }
+        for name, (_, default) in fields.items():
+            if name not in columns:
+                columns[name] = np.full(len(known), default)
+        return State(problem, known, columns, {}, (len(fields) - len(COLUMNS)) * len(known))
+
+    def size(self) -> tuple[int, int, int]:
+        """Return how many nodes, pods and assumed placements there are."""
+        with self._lock:
+            self._expire()
+            return len(self._names), len(self._pods), len(self._assumed)
+
+    # Books, under the lock ---------------------------------------------------------------------------------------
+
+    def _replace(self, uid: str, taken: Use | None) -> None:
+        before = self._pods.pop(uid, None)
+        if before is not None:
+            self._add(before, -1)
+        if taken is not None:
+            self._pods[uid] = taken
+            self._add(taken, 1)
+
+    def _forget(self, uid: str) -> None:
+        assumed = self._assumed.pop(uid, None)
+        if assumed is not None:
+            self._add(assumed[0], -1)
+
+    def _expire(self) -> None:
+        now = self._now()
+        while self._assumed:
+            uid, (_, until) = next(iter(self._assumed.items()))
+            if until > now:
+                break
+            self._forget(uid)
+
+    def _add(self, taken: Use, sign: int) -> None:
+        books = self._used.setdefault(taken.node, [0, 0, 0])
+        books[0] += sign * taken.milli
+        books[1] += sign * taken.bytes
+        books[2] += sign
+        if not books[2]:
+            del self._used[taken.node]
+        self._show(taken.node)
+
+    def _show(self, node: str) -> None:
+        row = self._index.get(node)
+        if row is not None:
+            milli, taken, pods = self._used.get(node, (0, 0, 0))
+            column = self._table[:, row]
+            column[_CPU], column[_MEM], column[_INSTANCES] = milli / MILLI, taken / GIB, pods
+
+    def _price(self, node: Node) -> float:
+        labels = node.metadata.labels or {}
+        try:
+            return max(float(labels[PRICE_LABEL]), 0.0)
+        except (KeyError, ValueError):
+            return self._prices.get(labels.get(INSTANCE_TYPE_LABEL, ""), 1.0)

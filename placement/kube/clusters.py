@@ -1,0 +1,106 @@
+"""Every watched cluster: its state, and the threads that keep it up to date."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from placement.errors import PlaceRefusedError
+from placement.kube.config import ClusterSettings, ClustersFile
+from placement.metrics import Metrics
+from wire.errors import ConfigError, legal
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
+
+    from placement.kube.cluster import Cluster
+    from placement.kube.objects import Node, Pod
+    from placement.kube.watch import Watch
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A cluster and who follows it."""
+
+    cluster: Cluster
+    watches: tuple[Watch[Node], Watch[Pod]]
+
+    def silent_s(self) -> float:
+        """How long the older of nodes and pods has not been heard of."""
+        return max(watch.silent_s for watch in self.watches)
+
+
+class Clusters:
+    """The clusters of the settings, by name."""
+
+    def __init__(self, settings: ClustersFile, metrics: Metrics) -> None:
+        self._watched = {name: _watch(name, one) for name, one in settings.clusters.items()}
+        for name, watched in self._watched.items():
+            metrics.show_cluster(name, watched.cluster.size, watched.silent_s)
+            for watch in watched.watches:
+                watch.start()
+
+    def get(self, name: str) -> Cluster:
+        """Return a cluster, if it is watched and was seen whole at least once."""
+        watched = self._watched.get(name)
+        if watched is None:
+            raise PlaceRefusedError(422, f"cluster {name!r} is not watched", legal(self._watched) or "candidates")
+        if not all(watch.listed.is_set() for watch in watched.watches):
+            raise PlaceRefusedError(503, f"cluster {name!r} has not answered yet", "its nodes and pods", "try again")
+        return watched.cluster
+
+    def names(self) -> list[str]:
+        """Return the names of all."""
+        return list(self._watched)
+
+    def close(self) -> None:
+        """Stop watching."""
+        for watched in self._watched.values():
+            for watch in watched.watches:
+                watch.stop()
+
+
+def _watch(name: str, settings: ClusterSettings) -> Watched:
+    from placement.kube.cluster import Cluster
+    from placement.kube.objects import Node, Pod
+    from placement.kube.watch import Watch
+
+    client = connect(name, settings)
+    cluster = Cluster(name, settings.prices)
+    nodes = Watch(
+        client,
+        "/api/v1/nodes",
+        Node,
+        put=cluster.put_node,
+        drop=lambda node: cluster.drop_node(node.metadata.name),
+        only=lambda there: cluster.only_nodes(node.metadata.name for node in there),
+    )
+    pods = Watch(
+        client,
+        "/api/v1/pods",
+        Pod,
+        put=cluster.put_pod,
+        drop=lambda pod: cluster.drop_pod(pod.metadata.uid),
+        only=lambda there: cluster.only_pods(pod.metadata.uid for pod in there),
+    )
+    return Watched(cluster, (nodes, pods))
+
+
+def connect(name: str, settings: ClusterSettings) -> ApiClient:
+    """Return a client that knows the server and how to log in; nothing is asked of it yet."""
+    from kubernetes import config
+    from kubernetes.client import ApiClient, Configuration
+
+    try:
+        if settings.kubeconfig is None and settings.context is None:
+            found = Configuration()
+            config.load_incluster_config(client_configuration=found)
+            return ApiClient(found)
+        path = str(Path(settings.kubeconfig).expanduser()) if settings.kubeconfig else None
+        return config.new_client_from_config(config_file=path, context=settings.context)
+    except (config.ConfigException, OSError, ValueError) as error:
+        raise ConfigError(f"cluster {name!r}: {error}", "a kubeconfig and a context that it has") from error

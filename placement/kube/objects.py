@@ -1,0 +1,193 @@
+"""What the service reads of nodes and pods: a few fields of a large JSON, decoded straight into these and nothing else.
+
+The client's own models would take some hundred times as long and as much memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import lru_cache
+
+import msgspec
+
+GIB = 2**30
+MILLI = 1000
+
+
+class Read(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """Base of all: keys as Kubernetes writes them; what is not named here is passed over."""
+
+
+class Owner(Read, frozen=True):
+    """Who made a pod."""
+
+    kind: str
+    name: str
+    controller: bool = False
+
+
+class Metadata(Read, frozen=True):
+    """What every object has."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: list[Owner] | None = None
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+
+
+class Taint(Read, frozen=True):
+    """Why a node takes not everybody."""
+
+    key: str
+    effect: str
+    value: str = ""
+
+
+class Condition(Read, frozen=True):
+    """One of the things a node says of itself."""
+
+    type: str
+    status: str
+
+
+class NodeSpec(Read, frozen=True):
+    """What was decided about a node."""
+
+    unschedulable: bool = False
+    taints: list[Taint] | None = None
+
+
+class NodeStatus(Read, frozen=True):
+    """What a node has."""
+
+    allocatable: dict[str, str | int | float] | None = None
+    capacity: dict[str, str | int | float] | None = None
+    conditions: list[Condition] | None = None
+
+
+class Node(Read, frozen=True):
+    """A machine."""
+
+    metadata: Metadata
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+    def resource(self, name: str) -> float:
+        """Return what pods may ask for, in base units; 0 when the node does not say."""
+        for said in (self.status.allocatable, self.status.capacity):
+            if said and name in said:
+                return quantity(said[name])
+        return 0.0
+
+    @property
+    def ready(self) -> bool:
+        """Whether its kubelet is alive and nobody has cordoned it."""
+        conditions = {condition.type: condition.status for condition in self.status.conditions or ()}
+        return not self.spec.unschedulable and conditions.get("Ready", "True") == "True"
+
+    @property
+    def open(self) -> bool:
+        """Whether a pod without tolerations may go there."""
+        return self.ready and not any(taint.effect in ("NoSchedule", "NoExecute") for taint in self.spec.taints or ())
+
+
+class Resources(Read, frozen=True):
+    """What a container asks for."""
+
+    requests: dict[str, str | int | float] | None = None
+
+
+class Container(Read, frozen=True):
+    """A container, or an init container."""
+
+    resources: Resources = Resources()
+    restart_policy: str = ""
+    """``Always`` makes an init container a sidecar, which stays."""
+
+
+class PodSpec(Read, frozen=True):
+    """What a pod shall be."""
+
+    node_name: str = ""
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    overhead: dict[str, str | int | float] | None = None
+    scheduler_name: str = ""
+
+
+class PodStatus(Read, frozen=True):
+    """What became of a pod."""
+
+    phase: str = ""
+
+
+class Pod(Read, frozen=True):
+    """Something to place, or placed."""
+
+    metadata: Metadata
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    def request(self, name: str) -> float:
+        """Return what the scheduler counts for a resource: containers and sidecars, or the largest init step."""
+        running: float = sum(_asked(container, name) for container in self.spec.containers or ())
+        largest = 0.0
+        for container in self.spec.init_containers or ():
+            asked = _asked(container, name)
+            if container.restart_policy == "Always":
+                running += asked
+            else:
+                largest = max(largest, _sidecars(self.spec.init_containers or (), container, name) + asked)
+        overhead = self.spec.overhead or {}
+        return max(running, largest) + (quantity(overhead[name]) if name in overhead else 0.0)
+
+    @property
+    def holds(self) -> bool:
+        """Whether it takes resources of a node."""
+        return bool(self.spec.node_name) and self.status.phase not in ("Succeeded", "Failed")
+
+    @property
+    def workload(self) -> str:
+        """``namespace/name`` of what the pod is one of: its Deployment rather than that one's ReplicaSet."""
+        owner = next((one for one in self.metadata.owner_references or () if one.controller), None)
+        name = owner.name if owner else self.metadata.name
+        labels = self.metadata.labels or {}
+        if owner and owner.kind == "ReplicaSet" and "pod-template-hash" in labels:
+            name = name.removesuffix("-" + labels["pod-template-hash"])
+        return f"{self.metadata.namespace}/{name}"
+
+
+def _sidecars(steps: Iterable[Container], step: Container, name: str) -> float:
+    """Sum up the sidecars that run already when an init step begins."""
+    total = 0.0
+    for one in steps:
+        if one is step:
+            break
+        if one.restart_policy == "Always":
+            total += _asked(one, name)
+    return total
+
+
+def _asked(container: Container, name: str) -> float:
+    requests = container.resources.requests
+    return quantity(requests[name]) if requests and name in requests else 0.0
+
+
+@lru_cache(maxsize=4096)
+def quantity(text: str | int | float) -> float:
+    """Read a Kubernetes quantity (``250m``, ``2Gi``, ``1e3``); clusters repeat a few of them thousands of times."""
+    from kubernetes.utils import parse_quantity  # a second, which a service without clusters need not wait
+
+    try:
+        value = float(parse_quantity(text))
+    except (ValueError, ArithmeticError) as error:
+        raise ValueError(f"{text!r} is no quantity") from error
+    if not math.isfinite(value) or value < 0.0:
+        raise ValueError(f"{text!r} is no amount")
+    return value
