@@ -19,6 +19,8 @@ ENTRY_BYTES, PLACEMENT_BYTES = 48, 1024
 """JSON around a ranked name (the score has up to 20 digits), and around a placement (id, reason)."""
 LONGEST_NODE_NAME = 253
 """Of a watched node, as Kubernetes allows it."""
+MOST_EXPLAINED = 20_000
+"""Requests x candidates that are explained in one call: each is scored some two hundred times."""
 ESCAPED = 6
 """Bytes that one character of a name can become in JSON."""
 
@@ -63,6 +65,9 @@ def decode(body: bytes) -> PlaceRequest:
 def check_work(call: PlaceRequest, candidates: int, settings: Settings) -> None:
     """Refuse a call whose work or answer would be too large, by its numbers alone."""
     requests = len(call.requests)
+    if call.explain and requests * candidates > MOST_EXPLAINED:
+        found = f"{requests} requests x {candidates} candidates to explain"
+        raise PlaceRefusedError(413, found, f"at most {MOST_EXPLAINED} pairs", "ask for fewer at a time")
     if candidates * requests > settings.max_pairs:
         found = f"{requests} requests x {candidates} candidates"
         raise PlaceRefusedError(413, found, f"at most {settings.max_pairs} pairs", "split the call")

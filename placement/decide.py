@@ -19,9 +19,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from placement import explain as explaining
 from placement.decision_log import DecisionLog
 from placement.errors import FallbackReason, PlaceRefusedError, PolicyFailedError
 from placement.live import Live, LivePolicies
@@ -32,7 +34,7 @@ from placement.watchdog import Watchdog
 from sched_env import heuristics, problems
 from sched_env.observation import Observation
 from wire.contracts.decision import DecisionLine
-from wire.contracts.place import Placement, PlacementRequest, Ranked
+from wire.contracts.place import Explanation, Placement, PlacementRequest, Ranked
 
 Scores = NDArray[np.float32]
 
@@ -88,19 +90,23 @@ class Decider:
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._watchdog.close()
 
-    def decide(self, state: State, requests: Sequence[PlacementRequest], top_k: int) -> Decision:
+    def decide(
+        self, state: State, requests: Sequence[PlacementRequest], top_k: int, *, explain: bool = False
+    ) -> Decision:
         """Rank the candidates of ``state`` for each request."""
         call = self._begin(state, requests)
         for batch in self._batches(state, requests):
-            call.take(self._rank(call.live, state, batch, top_k))
+            call.take(self._rank(call.live, state, batch, top_k, explain=explain))
         return self._end(call, state, requests)
 
-    async def decide_beside(self, state: State, requests: Sequence[PlacementRequest], top_k: int) -> Decision:
+    async def decide_beside(
+        self, state: State, requests: Sequence[PlacementRequest], top_k: int, *, explain: bool = False
+    ) -> Decision:
         """As :meth:`decide`; what takes longer than a change of threads is scored beside the event loop."""
         call, loop = self._begin(state, requests), asyncio.get_running_loop()
         for batch in self._batches(state, requests):
-            rank = partial(self._rank, call.live, state, batch, top_k)
-            small = len(batch) * len(state.names) <= INLINE_ROWS
+            rank = partial(self._rank, call.live, state, batch, top_k, explain=explain)
+            small = len(batch) * len(state.names) <= INLINE_ROWS and not explain
             # Between the batches of a large call other callers get their turn.
             call.take(rank() if small else await loop.run_in_executor(self._executor, rank))
         return self._end(call, state, requests)
@@ -122,15 +128,33 @@ class Decider:
         return Decision(call.placements, call.live.digest, call.defaulted, call.scores)
 
     def _rank(
-        self, live: Live, state: State, requests: Sequence[PlacementRequest], top_k: int
+        self, live: Live, state: State, requests: Sequence[PlacementRequest], top_k: int, *, explain: bool
     ) -> list[tuple[Placement, NDArray[np.floating]]]:
         observations = [_observe(state, request) for request in requests]
         scored = self._score(live, observations)
         rows = itertools.repeat(scored, len(requests)) if isinstance(scored, PolicyFailedError) else scored
-        return [
+        placed = [
             self._place(live, state, request, observation, self._usable(state, row, observation.mask), top_k)
             for request, observation, row in zip(requests, observations, rows, strict=True)
         ]
+        if not explain:
+            return placed
+        return [
+            (msgspec.structs.replace(one, explanation=self._explain(live, state, observation, one, scores)), scores)
+            for (one, scores), observation in zip(placed, observations, strict=True)
+        ]
+
+    def _explain(
+        self, live: Live, state: State, observation: Observation, placed: Placement, scores: NDArray[np.floating]
+    ) -> Explanation | None:
+        score, policy = None, live.policy
+        if policy is not None and not placed.fallback:
+            score = partial(policy.score, watchdog=self._watchdog)
+        spec = policy.manifest.feature_spec if policy else problems.get(state.problem).spec
+        try:
+            return explaining.explain(spec, state.names, observation, scores, score, self._settings.batch_rows)
+        except PolicyFailedError:  # over its deadline now, although it was not before: then without what would change
+            return explaining.explain(spec, state.names, observation, scores, None, self._settings.batch_rows)
 
     def _score(self, live: Live, observations: list[Observation]) -> Scores | PolicyFailedError:
         if live.policy is None:

@@ -56,7 +56,7 @@ async def place(request: Request) -> Response:
             state = running.clusters.get(asked.cluster or "").state(asked.problem)
             check_work(asked, len(state.names), running.settings)
         async with running.lane.turn(call, len(asked.requests) * len(state.names)):
-            decision = await running.decider.decide_beside(state, asked.requests, asked.top_k)
+            decision = await running.decider.decide_beside(state, asked.requests, asked.top_k, explain=asked.explain)
     answer = PlaceResponse(
         problem=asked.problem,
         digest=decision.digest,

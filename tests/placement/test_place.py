@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 
 from placement import trial
 from sched_env import heuristics, problems
-from wire import sample_bundle
+from wire import graph, sample_bundle
 from wire.contracts.bundle import SCORES_OUTPUT
 from wire.contracts.feature_spec import ProblemName
 from wire.contracts.place import PlaceResponse
@@ -334,3 +334,40 @@ def test_a_choice_of_an_infeasible_candidate_is_vetoed_and_counted(client: Any, 
     assert {entry.name for entry in placement.ranked} == {"n0", "n1", "n4", "n5"}
     assert not placement.fallback
     assert metric(client, 'loadmaster_vetoes_total{problem="functions"}') == 1
+
+
+def test_an_explained_answer_names_a_change_that_really_turns_it(live_client: Any, kit: Any) -> None:
+    sent = kit.body(6) | {"explain": True}
+    said = decode(kit.place(live_client, sent)).placements[0]
+    why = said.explanation
+    assert why is not None
+    assert [why.winner.name, why.runner_up.name] == [entry.name for entry in said.ranked[:2]]
+    assert [why.winner.score, why.runner_up.score] == [entry.score for entry in said.ranked[:2]]
+    observed = problems.get("functions").build(columns(sent), sent["requests"][0]["fields"])
+    names = [feature.name for feature in SPEC.candidate]
+    for explained in (why.winner, why.runner_up):
+        row = [candidate["name"] for candidate in sent["candidates"]].index(explained.name)
+        assert explained.features == pytest.approx(dict(zip(names, observed.candidates[row], strict=True)))
+    # The policy itself is asked again with the change made.
+    policy = live_client.app.state.service.live.get("functions").policy
+    assert policy is not None
+    rows = {candidate["name"]: row for row, candidate in enumerate(sent["candidates"])}
+    winner, other = rows[why.winner.name], rows[why.runner_up.name]
+    for change in why.runner_up_wins_if:
+        changed = observed.candidates.copy()
+        changed[other, names.index(change.feature)] = change.instead
+        scores = graph.scores(policy.session, changed[None], observed.request[None], observed.mask[None])[0]
+        assert scores[other] > scores[winner]
+    assert decode(kit.place(live_client, kit.body(6))).placements[0].explanation is None
+
+
+def test_a_heuristic_explains_with_features_alone_and_one_candidate_needs_no_explanation(client: Any, kit: Any) -> None:
+    why = decode(kit.place(client, kit.body(4) | {"explain": True})).placements[0].explanation
+    assert why is not None
+    assert why.runner_up_wins_if == []
+    assert decode(kit.place(client, kit.body(1) | {"explain": True})).placements[0].explanation is None
+
+
+def test_more_than_can_be_explained_at_once_is_refused(client: Any, kit: Any) -> None:
+    answer = kit.place(client, kit.body(300, requests=100) | {"explain": True})
+    assert (answer.status_code, "to explain" in answer.json()["error"]) == (413, True)

@@ -37,6 +37,8 @@ class PlaceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     candidates: Annotated[list[Candidate], msgspec.Meta(min_length=1, max_length=20_000)] | None = None
     cluster: Name | None = None
     top_k: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 5
+    explain: bool = False
+    """Say of winner and runner-up what the policy saw, and what would have to change for the other to win."""
 
 
 class Ranked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,6 +46,34 @@ class Ranked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     score: float
+
+
+class Explained(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A candidate as the policy saw it."""
+
+    name: str
+    score: float
+    features: dict[str, float]
+    """Name -> value, in the units of the feature spec."""
+
+
+class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One feature of the runner-up that, changed alone, would make it the best."""
+
+    feature: str
+    unit: str
+    now: float
+    instead: float
+    """On the way to the winner's value, which it need not reach."""
+
+
+class Explanation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why the winner, and not the next."""
+
+    winner: Explained
+    runner_up: Explained
+    runner_up_wins_if: list[Change]
+    """The smallest change first; empty when no single one is enough, or when the heuristic answered."""
 
 
 class Placement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,6 +86,8 @@ class Placement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str
     fallback: bool
     """True when the fallback heuristic answered (deadline, NaN, no policy loaded)."""
+    explanation: Explanation | None = None
+    """When it was asked for, and two candidates or more were feasible."""
 
 
 class PlaceResponse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
