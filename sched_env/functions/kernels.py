@@ -108,6 +108,8 @@ fits = part(features.fits)
 FIT_TOLERANCE = features.FIT_TOLERANCE
 
 TUTORIAL_BASE_S, TUTORIAL_SLOPE_S = 0.1, 4.9
+EXCEEDED = 1.0 + FIT_TOLERANCE
+"""Share of a resource above which more is asked for than there is."""
 SECONDS_PER_HOUR = 3600.0
 FIRST_TAIL, TAILS_PER_LOG = log(TAIL_LOW), (TAIL_POINTS - 1) / log(TAIL_HIGH / TAIL_LOW)
 CERTAIN = 1.0 + 1e-12
@@ -507,6 +509,14 @@ def window_of(cluster: Cluster, now: float) -> Any:
 
 
 @part
+def exceeded(cluster: Cluster, state: State, b: int, n: int) -> bool:
+    """Say whether the instances of a node ask for more of a resource than it has."""
+    fixed, node = cluster.nodes[n], state.nodes[b, n]
+    share = max(node[CPU] * fixed[CPU_INVERSE], node[MEM] * fixed[MEM_INVERSE])
+    return bool(max(share, node[NET] * fixed[NET_INVERSE], node[DISK] * fixed[DISK_INVERSE]) > EXCEEDED)
+
+
+@part
 def observe(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) -> int:
     """Write the observation of the present instance and return how many nodes can take it.
 
@@ -531,6 +541,8 @@ def observe(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) 
     for n in range(mask.size):
         node_cpu, node_mem = nodes[n, CPU], nodes[n, MEM]
         active = 1.0 if up[n] and fixed[n, DOMAIN] == domain else 0.0
+        if rules.exceeded_rests and exceeded(cluster, state, b, n):
+            active = 0.0
         fit = fits(active, fixed[n, CPU], fixed[n, MEM], node_cpu, node_mem, cpu, mem)
         mask[n] = fit
         count += fit

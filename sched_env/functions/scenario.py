@@ -74,6 +74,9 @@ class ServerlessScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fie
     """How often a node fails, in a generated trace; 0: never. A trace of the user's own says it itself (``up``)."""
     outage_s: Size = 600.0
     """How long a failed node stays away on average; at least a minute."""
+    exceeded: Literal["slow", "inactive"] = "slow"
+    """What becomes of a node whose instances ask for more of a resource than it has, which placements can do to network
+    and disk only: it is slow, for all; or inactive, as in the tutorial: it takes nothing new until enough has left."""
     skip_bad_rows: bool = False
     """Leave out bad rows of the trace, with a warning that counts them, instead of stopping."""
     trace_rows: Positive = 40_000

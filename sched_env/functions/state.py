@@ -113,6 +113,8 @@ class Rules(NamedTuple):
     by_use: bool
     busy_gain: float
     system_cores: float
+    exceeded_rests: bool
+    """Whether a node of which more is asked than it has takes nothing new."""
 
 
 class State(NamedTuple):
@@ -254,6 +256,7 @@ def rules_of(scenario: ServerlessScenario, trace: FunctionTrace, table: NodeTabl
         r2_low=float(r2_low),
         r2_high=float(r2_high),
         rejection_penalty=float(scenario.rejection_penalty),
+        exceeded_rests=scenario.exceeded == "inactive",
         initial_rart=float(scenario.initial_rart),
         slo_floor=0.0 if trace.tails.size else float((trace.slo_s / trace.response_s).min()),
         calibrated=scenario.contention == "used"

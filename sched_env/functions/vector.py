@@ -17,7 +17,9 @@ from sched_env.functions.state import (
     BILLED_UNTIL,
     COLD,
     CPU,
+    CPU_INVERSE,
     DISK,
+    DISK_INVERSE,
     DOMAIN,
     DURATION,
     FUNCTION,
@@ -26,7 +28,9 @@ from sched_env.functions.state import (
     IDLE_UNTIL,
     INSTANCES,
     MEM,
+    MEM_INVERSE,
     NET,
+    NET_INVERSE,
     NEXT,
     OWN_DOMAIN,
     PLACED,
@@ -138,11 +142,14 @@ class ServerlessVectorEnv(PlacementVectorEnv):
         return self.buffers.reward + given
 
     def active(self, b: int) -> NDArray[np.bool_]:
-        """Return which nodes are up and of the present instance's domain."""
+        """Return which nodes may take the present instance if they have room: up, of its domain, not exceeded."""
         row = int(self.state.cursor[b, ROW])
         window = min(max(int(self.cluster.tasks[row, ARRIVAL] * self.cluster.up_rate), 0), len(self.cluster.up) - 1)
         same = self.cluster.nodes[:, DOMAIN] == self.cluster.homes[row, OWN_DOMAIN]
         result: NDArray[np.bool_] = same & self.cluster.up[window]
+        if self.rules.exceeded_rests:
+            inverse = self.cluster.nodes[:, [CPU_INVERSE, MEM_INVERSE, NET_INVERSE, DISK_INVERSE]]
+            result &= (self.state.nodes[b, :, : DISK + 1] * inverse).max(axis=1) <= kernels.EXCEEDED
         return result
 
     def record(self) -> Record:

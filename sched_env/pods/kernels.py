@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from sched_env.jit import lean_kernel, part
 from sched_env.pods import features
 from sched_env.pods.measure import NONE, add, unlink, with_pod, work_out
@@ -55,10 +57,25 @@ fits = part(features.fits)
 
 
 @part
-def pick(cluster: Cluster, state: State, b: int, anyway: bool) -> bool:
+def coolest(cluster: Cluster, state: State, b: int) -> int:
+    """Return the node whose pods were offered last while any of them is left, then the coolest; -1: none is left."""
+    last = state.cursor[b, HOT]
+    if last != NONE and state.books[b, last, UNOFFERED] > 0.0:
+        return int(last)
+    cool, heat = NONE, np.inf
+    for n in range(cluster.nodes.shape[0]):
+        book = state.books[b, n]
+        if book[HEAT] < heat and book[UNOFFERED] > 0.0:
+            cool, heat = n, book[HEAT]
+    return cool
+
+
+@part
+def pick(cluster: Cluster, rules: Rules, state: State, b: int, anyway: bool) -> bool:
     """Offer the next pod: the largest that was not offered yet on the hottest stressed node; False: there is none.
 
-    With ``anyway`` a node need not be stressed: at the end of an episode there must be something to show.
+    Where ``calm`` nodes are offered too, those come behind, the coolest first: it is the easiest to empty. With
+    ``anyway`` a node need not be stressed: at the end of an episode there must be something to show.
     """
     hot = state.cursor[b, HOT]
     if hot == NONE or state.books[b, hot, OVER] <= 0.0 or state.books[b, hot, UNOFFERED] <= 0.0:
@@ -67,6 +84,8 @@ def pick(cluster: Cluster, state: State, b: int, anyway: bool) -> bool:
             book = state.books[b, n]
             if book[HEAT] > heat and book[UNOFFERED] > 0.0 and (anyway or book[OVER] > 0.0):
                 hot, heat = n, book[HEAT]
+        if hot == NONE and rules.calm:
+            hot = coolest(cluster, state, b)
         if hot == NONE:
             return False
         state.cursor[b, HOT] = hot
@@ -138,7 +157,7 @@ def next_offer(
 ) -> tuple[int, float]:
     """Go to the next offer, replaying windows until there is one; returns how the episode stands, and the reward."""
     reward, ended = 0.0, RUNNING
-    offered = state.cursor[b, MOVES_LEFT] > 0 and pick(cluster, state, b, False)
+    offered = state.cursor[b, MOVES_LEFT] > 0 and pick(cluster, rules, state, b, False)
     while ended == RUNNING and not offered:
         window = state.cursor[b, WINDOW] + 1
         enter(cluster, rules, state, scratch, b, window, False)
@@ -148,11 +167,11 @@ def next_offer(
         elif window + 2 >= cluster.window_rows.size:  # what is decided in the last window changes nothing
             ended = END_OF_TRACE
         else:
-            offered = pick(cluster, state, b, False)
+            offered = pick(cluster, rules, state, b, False)
     if ended == RUNNING and 0 < rules.horizon <= state.cursor[b, STEPS]:
         ended = HORIZON
     if not offered:
-        pick(cluster, state, b, True)
+        pick(cluster, rules, state, b, True)
     observe(cluster, rules, state, out, b)
     return ended, reward
 
@@ -177,7 +196,7 @@ def begin(arguments: Any, out: Buffers, b: int, start: int, _fresh: bool) -> boo
         window = cluster.next_stress[0]
     enter(cluster, rules, state, scratch, b, window, True)
     state.totals[b, DISPLACED] = 0.0
-    pick(cluster, state, b, False)
+    pick(cluster, rules, state, b, False)
     observe(cluster, rules, state, out, b)
     return True
 
@@ -224,7 +243,7 @@ def survey(cluster: Cluster, rules: Rules, state: State, scratch: Scratch) -> No
     following = NONE
     for window in range(cluster.window_rows.size - 3, -1, -1):  # in the last there is nothing left to decide
         enter(cluster, rules, state, scratch, 0, window, True)
-        if pick(cluster, state, 0, False):
+        if pick(cluster, rules, state, 0, False):
             following = window
         cluster.next_stress[window] = following
 

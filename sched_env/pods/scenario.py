@@ -37,6 +37,9 @@ class DeployScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fields=
     """Share of a node's cpu or memory above which a position is a resource violation, and the node is stressed."""
     under_threshold: Share = 0.2
     """Share below which a position counts as under-used."""
+    offers: Literal["stressed", "all"] = "stressed"
+    """Whose pods may move: those of stressed nodes; or, behind them, those of all others too, the coolest node's first,
+    so that nodes can be emptied (consolidation). More decisions a window: at most one for every pod."""
     migration_budget: Budget = 0.05
     """Share of a window's pods that may move at its end (at least one); 2 to 3 % is usual where moves are dear."""
     price_per_move_usd: Amount = 0.01

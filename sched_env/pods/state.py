@@ -83,6 +83,8 @@ class Rules(NamedTuple):
     weight_under: float
     weight_unmet: float
     weight_moved: float
+    calm: bool
+    """Whether pods of nodes that are not stressed are offered too."""
 
 
 class State(NamedTuple):
@@ -234,6 +236,7 @@ def rules_of(scenario: DeployScenario) -> Rules:
         weight_under=float(scenario.weight_under),
         weight_unmet=float(scenario.weight_unmet),
         weight_moved=float(scenario.weight_moved),
+        calm=scenario.offers == "all",
     )
 
 

@@ -97,7 +97,7 @@ class DeployVectorEnv(PlacementVectorEnv):
             raise ConfigError(
                 f"no node of the trace is ever above the threshold of {scenario.threshold}",
                 "a window, before the last, with something to decide",
-                "lower the threshold",
+                "lower the threshold, or set offers: all",
             )
         self._fix_columns(nodes.cpu, nodes.mem, nodes.price_usd_per_hour)
 

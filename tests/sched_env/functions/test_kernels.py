@@ -384,3 +384,28 @@ def test_a_start_beyond_the_trace_or_without_a_decision_is_refused(two_nodes, ta
         env.reset(options={"starts": [2]})
     with pytest.raises(ConfigError, match="start 1"):
         env.reset(options={"starts": [1]})
+
+
+class TestExceeded:
+    """The small node's network (1,000 MB/s) is asked for 1,200 until the first instance leaves after 100 s."""
+
+    def test_a_node_of_which_more_is_asked_than_it_has_is_inactive_until_enough_has_left(self, one, tasks):
+        env = one(tasks([0.0, 1.0, 2.0, 150.0], net=[700.0, 500.0, 0.0, 0.0]), exceeded="inactive")
+        env.step(np.array([0]))
+        assert env.active(0).all()
+        env.step(np.array([0]))
+        assert env.active(0).tolist() == env.buffers.mask[0].tolist() == [False, True]
+        assert env.rebuild(0).mask.tolist() == [False, True]
+        env.step(np.array([1]))
+        assert env.active(0).tolist() == env.buffers.mask[0].tolist() == [True, True]
+
+    def test_by_default_it_is_only_slow(self, one, tasks):
+        env = one(tasks([0.0, 1.0, 2.0], net=[700.0, 500.0, 0.0]))
+        env.step(np.array([0]))
+        env.step(np.array([0]))
+        assert env.buffers.mask[0].all()
+
+    def test_arrivals_are_rejected_while_every_node_is_inactive(self, one, tasks, play):
+        env = one(tasks([0.0, 1.0, 2.0, 150.0], net=[1200.0, 1200.0, 0.0, 0.0]), exceeded="inactive")
+        sheet = play(env, [0, 1, 0])
+        assert (sheet["placed"], sheet["rejected"]) == (3, 1)

@@ -47,6 +47,32 @@ def test_pods_of_the_hottest_node_are_offered_largest_first_and_each_once(trace_
     assert seen == ["d", "c", "a", "b"]  # 10 of 10 cores on node 1, 9 on node 0; node 2 is not stressed
 
 
+def test_with_offers_all_pods_of_calm_nodes_follow_the_coolest_node_first(trace_of, cluster):
+    window = [pod("a", 0, 5.0), pod("b", 0, 4.0), pod("c", 1, 3.0), pod("d", 2, 1.0), pod("e", 2, 1.5)]
+    env = make(trace_of(window, window), cluster((10, 10), (10, 10), (10, 10)), migration_budget=1.0, offers="all")
+    seen = []
+    while env.buffers.active[0]:
+        seen.append(offered(env))
+        env.step([int(env.state.cursor[0, HOT])])
+    assert seen == ["a", "b", "e", "d", "c"]  # node 0 is stressed; then node 2 (2.5 of 10 cores), node 1 (3)
+
+
+def test_with_offers_all_a_cluster_that_is_never_stressed_can_be_put_on_fewer_nodes(trace_of, cluster):
+    window = [pod("a", 0, 2.0), pod("b", 1, 3.0)]
+    calm = trace_of(window, window, window), cluster((10, 10), (10, 10))
+    with pytest.raises(ConfigError, match="offers: all"):
+        make(*calm)
+    env = make(*calm, offers="all", migration_budget=1.0)
+    assert offered(env) == "a"
+    env.step([1])
+    while env.buffers.active[0]:
+        env.step([int(env.state.cursor[0, HOT])])
+    assert hosts(env) == {"a": 1, "b": 1}
+    assert sheet(env)["migrations"] == 1
+    # Both windows that are counted are paid for one node instead of two, and the move.
+    assert sheet(env)["cost_usd"] == pytest.approx(2 * 300 / 3600 + 0.01)
+
+
 def test_a_node_that_is_no_longer_stressed_keeps_its_other_pods(trace_of, cluster):
     window = [pod("a", 0, 5.0), pod("b", 0, 4.0), pod("c", 1, 1.0)]
     env = make(trace_of(window, window, window), cluster((10, 10), (10, 10)), migration_budget=1.0)
