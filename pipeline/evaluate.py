@@ -56,8 +56,6 @@ from wire.policy import GraphPolicy
 from wire.policy import load as load_policy
 
 LATENCY_CANDIDATES, LATENCY_CALLS = 100, 2000
-DECISIVE = ("cpu_gain", "cold_start_s")
-"""Numbers of the simulator that decide how many calls are late."""
 UNKEPT = ("start", "ended", "decision_us")
 """Of an episode: told by other columns, not a number, or different every time."""
 
@@ -178,7 +176,7 @@ def origins(problem: ProblemName, data: Workload) -> list[Origin]:
     calibration = datasets.calibration(problem)
     for value in calibration.values if calibration else []:
         numbers = {origin: int(value.origin == origin) for origin in ("measured", "estimated", "assumed")}
-        decides = "sla_violation_rate" if value.name in DECISIVE else ""
+        decides = datasets.get(problem).decisive.get(value.name, "")
         found.append(Origin(value.name, **numbers, decides=decides, needs=value.needs))
     return found
 

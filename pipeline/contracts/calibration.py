@@ -59,7 +59,7 @@ class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fitted_start: str
     """The train windows, and nothing after them."""
     fitted_end: str
-    overrides: dict[str, float | str | list[float]]
+    overrides: dict[str, int | float | str | list[float]]
     """Keys of the scenario that take these values."""
     values: list[Value]
     functions: dict[str, FunctionValue]

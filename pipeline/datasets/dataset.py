@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +44,9 @@ class Dataset(NamedTuple):
     window by window; None: windows do not tell."""
     brings: Callable[[Any], Mapping[str, Any]] | None = None
     """Keys of the scenario that a trace brings: the machines it was recorded on; None: they are in the trace."""
+    decisive: Mapping[str, str] = MappingProxyType({})
+    """Number of the simulator (``Calibration.values``) -> the metric that it decides: where it is assumed, nothing is
+    concluded."""
 
 
 def later(module: str, name: str) -> Callable[..., Any]:

@@ -379,4 +379,15 @@ def check(data: Any, folder: Path, policy: Any, name: str) -> tuple[Backtest, pd
     return found
 
 
-DATASET = Dataset(load, starts, times_s, scaled, measured, origins, calibrated, fit, check)
+DATASET = Dataset(
+    load,
+    starts,
+    times_s,
+    scaled,
+    measured,
+    origins,
+    calibrated,
+    fit,
+    check,
+    decisive={"cpu_gain": "sla_violation_rate", "cold_start_s": "sla_violation_rate"},
+)

@@ -60,10 +60,14 @@ def stated_in(scenario: CpnScenario) -> str:
 
 
 def of_starts(env: PlacementVectorEnv, starts: Sequence[int]) -> list[float | None]:
-    """Return the least mean completion (or makespan) of an episode from each start; None where jobs can be lost."""
+    """Return the least mean completion (or makespan) of an episode from each start.
+
+    None where jobs can be lost, and where episodes begin with jobs on cards or nodes down: it is proved for neither.
+    """
     if not isinstance(env, CpnVectorEnv):
         raise ConfigError(f"the environment is a {type(env).__name__}", "one of jobs")
-    if _loses_jobs(env.scenario) or env.scenario.horizon > 0:
+    recorded = (env.trace.card >= 0).any() or not env.topology.node_up.all()
+    if _loses_jobs(env.scenario) or env.scenario.horizon > 0 or recorded:
         return [None] * len(starts)
     name = stated_in(env.scenario)
     return [float(getattr(lower(env.scenario, env.workload, start), name)) for start in starts]

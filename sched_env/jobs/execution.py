@@ -13,16 +13,20 @@ from sched_env import draws
 from sched_env.jit import part
 from sched_env.jobs import features
 from sched_env.jobs.queueing import join, leave, release, reopen
+from sched_env.jobs.runtime import MOST_ON_A_CARD
 from sched_env.jobs.state import (
     ARRIVAL,
     ATTEMPTS,
+    BEGAN,
     BUSY,
+    CARD,
     CARD_SECONDS,
     CORES,
     CUT,
     DATA,
     DEADLINE,
     DONE,
+    ENDED,
     EPOCHS,
     FAILED,
     FINISH,
@@ -52,6 +56,7 @@ from sched_env.jobs.state import (
     OOM,
     ORIGIN,
     OUTCOME,
+    OUTSIDE,
     PACE,
     PLACED,
     RETRIES,
@@ -154,6 +159,8 @@ def end(cards: Cards, queue: Queue, rules: Rules, state: State, b: int, c: int, 
     row = int(state.slot[b, c, i, ROW])
     failed = state.slot[b, c, i, CUT] > 0.0
     vacate(cards, queue, state, b, c, i)
+    if row < state.tally[b, FIRST] or state.job[b, row - state.tally[b, FIRST], OUTCOME] == OUTSIDE:
+        return  # it was there when the episode began
     if failed:
         fail(queue, rules, state, b, row - state.tally[b, FIRST])
         return
@@ -245,6 +252,34 @@ def happen(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: 
     foresee(cards, runtimes, state, b, c)
     if left:
         reopen(cards, queue, runtimes, rules, state, b, cards.node[c])
+
+
+@part
+def put_back(cards: Cards, queue: Queue, runtimes: Runtimes, state: State, b: int, row: int) -> None:
+    """Put a job that ran when the episode begins on its recorded card, with what it then had left to do.
+
+    What the card cannot hold, because the record names its node alone, or which node is down, is left out.
+    """
+    now, record, links = state.total[b, NOW], queue.record[row], queue.links[row]
+    c = int(record[CARD])
+    kind, card, node, shape = state.kind[b, c], state.card[b, c], cards.node[c], queue.shapes[links[SHAPE]]
+    i = kind[JOBS]
+    if i == MOST_ON_A_CARD or card[GPU_FREE] < shape[NEED_GPU] or state.node[b, node, MEM] < shape[NEED_MEM]:
+        return
+    if runtimes.truth[links[MODEL], cards.type[c], kind[0], kind[1]] == np.inf:
+        return
+    if i == 0:
+        card[HELD_FROM] = now
+    kind[i], kind[JOBS] = links[MODEL] + 1, i + 1
+    slot = state.slot[b, c, i]
+    slot[LEFT] = queue.rows[row, EPOCHS] * (record[ENDED] - now) / (record[ENDED] - record[BEGAN])
+    slot[CUT], slot[START], slot[RUNS], slot[ROW] = 0.0, now, 1.0, row
+    card[SINCE] = now
+    card[GPU_FREE] -= shape[NEED_GPU]
+    state.node[b, node, NODE_JOBS] += 1.0
+    state.node[b, node, CORES] += shape[NEED_CPU]
+    state.node[b, node, MEM] -= shape[NEED_MEM]
+    foresee(cards, runtimes, state, b, c)
 
 
 @part

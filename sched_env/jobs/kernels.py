@@ -14,14 +14,16 @@ import numpy as np
 
 from sched_env.jit import filled_in, part
 from sched_env.jobs.cancel import expect, next_cancel_s, withdraw, withdraw_due
-from sched_env.jobs.execution import HOURS_PER_SECOND, happen, lose, place
+from sched_env.jobs.execution import HOURS_PER_SECOND, happen, lose, place, put_back
 from sched_env.jobs.observing import observe, show
 from sched_env.jobs.queueing import join, offer, rearrange
 from sched_env.jobs.state import (
     ARRIVAL,
     ARRIVED,
+    BEGAN,
     CANCEL,
     CANCELLED,
+    CARD,
     CARD_SECONDS,
     FAILED,
     FINISHED,
@@ -43,6 +45,8 @@ from sched_env.jobs.state import (
     NOW,
     OFFERED,
     OOM,
+    OUTCOME,
+    OUTSIDE,
     PAID,
     PLACED,
     POSSIBLE,
@@ -50,7 +54,9 @@ from sched_env.jobs.state import (
     RETURN,
     SHAPE,
     SIZE,
+    STARTED,
     STEPS,
+    UNCOUNTED,
     USD,
     WAITED,
     WAITING,
@@ -190,9 +196,34 @@ def start_range(arguments: Any) -> tuple[int, int]:
     return rules.start_min, rules.start_max
 
 
-def _begin(arguments: Any, out: Buffers, b: int, first: int, _fresh: bool) -> bool:
-    """Begin an episode at a row of the queue, in an empty network; return whether any of its jobs fits a card."""
-    cards, queue, _, rules, state = arguments
+@part
+def find_recorded(cards: Cards, queue: Queue, runtimes: Runtimes, state: State, b: int, start: int) -> None:
+    """Let an episode begin with what was there when its first row was submitted: jobs on their cards, and in line.
+
+    Jobs in line are the episode's own; those on cards are not. A node that is down then is down for the whole of it.
+    """
+    first, now = state.tally[b, FIRST], state.total[b, NOW]
+    window = min(max(int(now * cards.up_rate), 0), len(cards.up) - 1)
+    for node in range(cards.node_mem.size):
+        if not cards.up[window, node]:
+            state.node[b, node, MEM] = -1.0
+    for entry in range(queue.running_from[start], queue.running_from[start + 1]):
+        put_back(cards, queue, runtimes, state, b, queue.running[entry])
+    state.tally[b, ARRIVED] = start - first
+    for j in range(start - first):
+        record = queue.record[first + j]
+        if record[CARD] >= 0.0 and record[BEGAN] > now and queue.shapes[queue.links[first + j, SHAPE], POSSIBLE] > 0.0:
+            join(queue, state, b, j)
+            state.queued_s[b, j] = queue.rows[first + j, ARRIVAL]
+        else:
+            state.job[b, j, OUTCOME] = OUTSIDE
+            state.tally[b, FINISHED] += 1
+            state.tally[b, UNCOUNTED] += 1
+
+
+def _begin(arguments: Any, out: Buffers, b: int, start: int, _fresh: bool) -> bool:
+    """Begin an episode at a row of the queue; return whether any of its jobs fits a card."""
+    cards, queue, runtimes, rules, state = arguments
     state.card[b] = 0.0
     state.slot[b] = 0.0
     state.kind[b] = 0
@@ -210,11 +241,13 @@ def _begin(arguments: Any, out: Buffers, b: int, first: int, _fresh: bool) -> bo
     state.service[b] = 0.0
     state.tally[b] = 0
     state.total[b] = 0.0
-    state.tally[b, FIRST] = first
-    state.tally[b, SIZE] = min(rules.episode_jobs, queue.rows.shape[0] - first)
+    first = queue.backlog[start]
+    state.tally[b, FIRST], state.tally[b, STARTED] = first, start
+    state.tally[b, SIZE] = min(rules.episode_jobs, queue.rows.shape[0] - start) + start - first
     state.tally[b, LAST_CARD] = NONE
-    state.total[b, NOW] = queue.rows[first, ARRIVAL]
+    state.total[b, NOW] = queue.rows[start, ARRIVAL]
     state.total[b, NEXT_CANCEL] = np.inf
+    find_recorded(cards, queue, runtimes, state, b, start)
     return bool(go_on(arguments, out, b, False) > 0)  # type: ignore[name-defined]  # noqa: F821 - filled in
 
 
@@ -230,7 +263,7 @@ def close(arguments: Any, out: Buffers, b: int) -> None:
             held = now - state.card[b, c, HELD_FROM]
             total[CARD_SECONDS] += held
             total[USD] += held * (cards.usd_per_hour[c] * HOURS_PER_SECOND)
-    jobs = float(count[SIZE])
+    jobs = float(count[SIZE] - count[UNCOUNTED])
     metrics[0] = total[RETURN]
     metrics[1] = count[STEPS]
     metrics[2] = total[PLACED]
@@ -238,7 +271,7 @@ def close(arguments: Any, out: Buffers, b: int) -> None:
     metrics[4] = (total[LATE] + unfinished) / jobs
     metrics[5] = total[USD]
     metrics[6] = total[WAITED]
-    metrics[7] = (total[LAST_END] if unfinished == 0 else now) - queue.rows[count[FIRST], ARRIVAL]
+    metrics[7] = (total[LAST_END] if unfinished == 0 else now) - queue.rows[count[STARTED], ARRIVAL]
     metrics[8] = total[JOB_SECONDS] / jobs
     metrics[9] = total[WAITED] / jobs
     metrics[10] = total[LONGEST_WAIT]
@@ -273,7 +306,7 @@ def _step(arguments: Any, out: Buffers, b: int, action: int, seed: int) -> int:
     if rules.by_makespan:
         reward = -(total[NOW] - before) * rules.inverse_scale
     else:
-        reward = -(total[JOB_SECONDS] - total[PAID]) * rules.inverse_scale / count[SIZE]
+        reward = -(total[JOB_SECONDS] - total[PAID]) * rules.inverse_scale / (count[SIZE] - count[UNCOUNTED])
         total[PAID] = total[JOB_SECONDS]
     out.reward[b] = reward
     total[RETURN] += reward

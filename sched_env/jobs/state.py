@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from sched_env.jobs.runtime import MOST_ON_A_CARD
 from sched_env.jobs.scenario import CpnScenario, Order, Reservation
-from sched_env.jobs.tables import Floats, Indices, JobTrace, RuntimeTable, Topology
+from sched_env.jobs.tables import Bools, Floats, Indices, JobTrace, RuntimeTable, Topology
+from sched_env.tables import listed
 from wire.errors import TraceError
 
 ORDERS: tuple[Order, ...] = ("fifo", "shortest", "least_attained")
@@ -38,13 +39,15 @@ HEAD, TAIL, CURSOR, BLOCKED, HOLDS, LOOK = range(6)
 OPEN, FULL_UP, REFUSED = range(3)
 # State.job
 FOLLOWING, ATTEMPTS, OUTCOME = range(3)
-UNDECIDED, DONE, LOST, WITHDRAWN = range(4)
+UNDECIDED, DONE, LOST, WITHDRAWN, OUTSIDE = range(5)
 # State.tally
 FIRST, SIZE, ARRIVED, OFFERED, WAITING, FINISHED, FAILED, STEPS, HELD, LAST_CARD, RETRIES, OOM = range(12)
-CANCELLED, EXPECTED = range(12, 14)
+CANCELLED, EXPECTED, STARTED, UNCOUNTED = range(12, 16)
 # State.total
 NOW, RETURN, JOB_SECONDS, PAID, WAITED, LONGEST_WAIT, LATE, CARD_SECONDS, USD, MOVED_GB, PLACED, LAST_END = range(12)
 NEXT_CANCEL = 12
+# Queue.record
+CARD, BEGAN, ENDED = range(3)
 # State.way
 ORDER, RESERVATION, MOST_JOBS = range(3)
 
@@ -66,6 +69,10 @@ class Cards(NamedTuple):
     seconds_per_gb: Floats
     """[D, N]"""
     usd_per_gb: Floats
+    up: Bools
+    """[windows, N]"""
+    up_rate: float
+    """Windows a second."""
 
 
 class Queue(NamedTuple):
@@ -80,6 +87,14 @@ class Queue(NamedTuple):
     """[Q, 4]: GPU memory, memory, cores, and whether an empty network can hold it."""
     shape_model: Indices
     """[Q]"""
+    record: Floats
+    """[R, 3]: card that a job was recorded on (-1: not known), when it began there, and when it ended."""
+    running: Indices
+    """Rows of the jobs that were on their recorded card when each row was submitted, row by row."""
+    running_from: NDArray[np.int64]
+    """[R + 1]: where each row's list begins in ``running``."""
+    backlog: Indices
+    """[R]: first row that was still waiting when a row was submitted; the row itself: none was."""
 
 
 class Runtimes(NamedTuple):
@@ -138,7 +153,8 @@ class State(NamedTuple):
     """[B, W]: trace rows of the jobs to choose from, the offered one first (-1: none); W is 0 where a card is chosen
     for the offered job."""
     job: Indices
-    """[B, J, 3]: who is next in line; failed attempts; whether it has finished, failed for good or been withdrawn."""
+    """[B, J, 3]: who is next in line; failed attempts; whether it has finished, failed for good, been withdrawn, or is
+    no job of the episode: it was submitted after one that is, and placed before the episode begins."""
     queued_s: Floats
     """[B, J]: since when a waiting job waits."""
     service: Floats
@@ -148,7 +164,7 @@ class State(NamedTuple):
     way: Indices
     """[B, 3]: how the queue is run: order, reservation, jobs a card; an episode's end does not change it."""
     tally: NDArray[np.int64]
-    """[B, 14]"""
+    """[B, 16]"""
     total: Floats
     """[B, 13]"""
     draft: Floats
@@ -188,6 +204,8 @@ def cards_of(topology: Topology) -> Cards:
         share_per_core=1.0 / topology.node_cpu,
         seconds_per_gb=np.ascontiguousarray(topology.seconds_per_gb()),
         usd_per_gb=np.ascontiguousarray(topology.usd_per_gb()),
+        up=topology.node_up,
+        up_rate=1.0 / topology.up_s,
     )
 
 
@@ -216,13 +234,30 @@ def queue_of(trace: JobTrace, cards: Cards, belief: Floats, scenario: CpnScenari
         if where.size:
             times = trace.data_gb[jobs, None] * link[d, where] + trace.epochs[jobs, None] * alone[model[q], where]
             best[jobs] = times.min(axis=1) + (scenario.dispatch_s + scenario.startup_s)
+    running, running_from, backlog = _at_submissions(trace)
     deadline = trace.deadline_s if trace.deadline_s.size else scenario.deadline_factor * best
     return Queue(
         rows=np.stack([trace.arrival_s, trace.epochs, trace.data_gb, best, deadline, trace.cancelled_at()], axis=1),
         links=np.stack([trace.model, shape.ravel().astype(np.int32), trace.origin], axis=1),
         shapes=np.column_stack([shapes[:, 1:], holds.any(axis=1)]),
         shape_model=model,
+        record=np.stack([trace.card, trace.began_s, trace.ended_s], axis=1).astype(np.float64),
+        running=running,
+        running_from=running_from,
+        backlog=backlog,
     )
+
+
+def _at_submissions(trace: JobTrace) -> tuple[Indices, NDArray[np.int64], Indices]:
+    """Find what was running, and who waited first, when each job was submitted; what has no record does neither."""
+    known = np.flatnonzero((trace.card >= 0) & (trace.ended_s > trace.began_s))
+    begin, end = (np.searchsorted(trace.arrival_s, times[known]) for times in (trace.began_s, trace.ended_s))
+    begin = np.maximum(begin, known + 1)
+    running, running_from = listed(known, begin, np.maximum(end, begin), len(trace))
+    backlog = np.arange(len(trace), dtype=np.int32)
+    for row, until in zip(known[::-1].tolist(), begin[::-1].tolist(), strict=True):
+        backlog[row:until] = row
+    return running, running_from, backlog
 
 
 def runtimes_of(truth: RuntimeTable, belief: RuntimeTable, topology: Topology, trace: JobTrace) -> Runtimes:
@@ -290,7 +325,7 @@ def empty_state(B: int, cards: Cards, queue: Queue, models: int, episode_jobs: i
         service=floats(B, models),
         expected=np.zeros((B, episode_jobs if np.isfinite(queue.rows[:, CANCEL]).any() else 0, 2)),
         way=indices(B, 3),
-        tally=np.zeros((B, 14), np.int64),
+        tally=np.zeros((B, 16), np.int64),
         total=floats(B, 13),
         draft=floats(6, S),
         ends=floats(S * widest + 1, 3),

@@ -84,6 +84,11 @@ class JobTrace:
     """From submission; left out: the scenario's multiple of (transfer + run alone on the best card)."""
     cancel_s: Floats = field(default_factory=_none)
     """From submission: when its user withdraws the job if it has not ended; infinite, or left out: never."""
+    card: Indices = field(default_factory=lambda: np.empty(0, np.int32))
+    """Card on which the job was recorded; -1, or left out: nobody says."""
+    began_s: Floats = field(default_factory=_none)
+    """When it was recorded to begin there, and to end; NaN, or left out: nobody says."""
+    ended_s: Floats = field(default_factory=_none)
     model_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -109,6 +114,11 @@ class JobTrace:
             filled["cancel_s"] = _floats(
                 "JobTrace.cancel_s", self.cancel_s, (rows,), lambda v: v >= 0, "a number, at least 0, or infinity"
             )
+        card = self.card if np.size(self.card) else np.full(rows, -1)
+        filled["card"] = np.ascontiguousarray(card, np.int32)
+        for name in ("began_s", "ended_s"):
+            given = getattr(self, name) if np.size(getattr(self, name)) else np.full(rows, np.nan)
+            filled[name] = _floats(f"JobTrace.{name}", given, (rows,), lambda v: ~np.isinf(v), "a time, or NaN")
         arrival = _floats("JobTrace.arrival_s", self.arrival_s, (rows,), np.isfinite, "a finite time")
         if np.any(np.diff(arrival) < 0):
             row = int(np.flatnonzero(np.diff(arrival) < 0)[0]) + 1
@@ -161,6 +171,9 @@ class Topology:
     """GiB."""
     card_usd_per_hour: Floats
     card_types: tuple[str, ...]
+    node_up: Bools = field(default_factory=lambda: np.ones((1, 1), np.bool_))
+    """[windows, N]: which nodes were up, in windows of ``up_s`` from second 0 of the queue; left out: all, always."""
+    up_s: float = 300.0
 
     def __post_init__(self) -> None:
         """Coerce the columns and refuse indices that point nowhere and sizes that make no sense."""
@@ -187,6 +200,7 @@ class Topology:
             ("card_usd_per_hour", C, _amount, "a number, at least 0"),
         ):
             filled[name] = _floats(f"Topology.{name}", getattr(self, name), (rows,), legal, expected)
+        filled["node_up"] = np.array(np.broadcast_to(self.node_up, (len(self.node_up), N)))
         filled["link_mb_s"] = _floats(
             "Topology.link_mb_s", self.link_mb_s, (D, D), lambda v: v > 0, "a positive number"
         )

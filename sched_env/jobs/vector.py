@@ -17,8 +17,10 @@ from sched_env.jobs.runtime import RuntimeModel
 from sched_env.jobs.scenario import CpnScenario
 from sched_env.jobs.state import (
     ARRIVED,
+    CARD,
     FIRST,
     NONE,
+    OFFERED,
     OUTCOME,
     POSSIBLE,
     RETURN,
@@ -89,7 +91,7 @@ class CpnVectorEnv(PlacementVectorEnv):
             self.cards,
             self.queue,
             len(workload.jobs.model_names),
-            scenario.episode_jobs,
+            scenario.episode_jobs + int((np.arange(len(workload.jobs)) - self.queue.backlog).max()),
             self.rules.pairs,
         )
         self.state.way[:] = own_discipline(scenario).numbers()
@@ -187,6 +189,11 @@ class CpnVectorEnv(PlacementVectorEnv):
         if self.state.job[b, j, OUTCOME] != UNDECIDED:
             raise ConfigError(f"{where} has ended", "one that waits or is on a card")
 
+    def recorded(self) -> NDArray[np.int64]:
+        """Return the card on which each environment's offered job was recorded; -1: nobody says."""
+        homes: NDArray[np.int64] = self.queue.record[self.state.tally[:, OFFERED], CARD].astype(np.int64)
+        return homes
+
     def record(self) -> Record:
         """Return all jobs; lives (epochs) are those of the same model."""
         return Record(np.arange(len(self.trace)), self.trace.arrival_s, self.trace.model.astype(np.int64))
@@ -200,6 +207,7 @@ class CpnVectorEnv(PlacementVectorEnv):
         given = {name: getattr(self.trace, name) for name in JobTrace.__dataclass_fields__ if name != "model_names"}
         columns = {name: values[future.source] for name, values in given.items() if values.size}
         columns |= {"arrival_s": future.arrival_s, "epochs": self.trace.epochs[future.life]}
+        columns |= {"card": np.empty(0), "began_s": np.empty(0), "ended_s": np.empty(0)}  # the state has them
         told = JobTrace(**columns, model_names=self.trace.model_names)
         queue = queue_of(told, self.cards, self.runtimes.belief, self.scenario)
         fork = self.fork(rows)
