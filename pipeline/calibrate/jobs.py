@@ -55,7 +55,7 @@ def fit(
         if known.size
         else Value(EXCLUSIVE, "jobs", 1.0, None, None, 0, "assumed", "ends of jobs, with node and runtime_s")
     ]
-    overrides: dict[str, int | float | list[float]] = {EXCLUSIVE: int(values[0].value)}
+    overrides: dict[str, int | float | str | list[float]] = {EXCLUSIVE: int(values[0].value)}
     if cast(CpnScenario, make(overrides)).max_jobs_per_card > 1:
         values.append(_gain(found, known, shared))
     values.append(_dispatch(jobs, known, cast(CpnScenario, make(None)).dispatch_s))

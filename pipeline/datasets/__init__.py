@@ -40,6 +40,7 @@ MODULES: dict[str, str] = {
 FITTED: dict[str, tuple[str, ...]] = {
     "functions": ("pipeline.calibrate.functions", "pipeline.fidelity"),
     "vm": ("pipeline.calibrate.vm",),
+    "pods": ("pipeline.calibrate.pods",),
     "jobs": ("pipeline.calibrate.jobs",),
 }
 """Problem -> modules that fit and check its simulator; they stand on its dataset, which imports them by name."""

@@ -19,7 +19,7 @@ from pipeline.contracts.calibration import Calibration, FunctionValue
 from pipeline.contracts.evaluation import Backtest, Origin
 from pipeline.datasets.calls import Dealt, deal
 from pipeline.datasets.dataset import Dataset, Rows
-from pipeline.datasets.lives import lives, overlaps
+from pipeline.datasets.lives import is_held, lives, overlaps
 from pipeline.datasets.origins import Tally, read
 from pipeline.datasets.responses import late_and_slow, log_normal_tail, share_above
 from pipeline.errors import DataError
@@ -34,8 +34,6 @@ from sched_env.scenarios import Scenario
 from sched_env.tables import Floats, NodeTable
 from wire.contracts.window import WINDOW_SECONDS
 
-HELD_KINDS = ("DaemonSet", "StatefulSet", "Node")
-"""Owners whose pods are where they are: one a node, bound to their volume, or started by the node itself."""
 DELETION_S = 180.0
 """How much later than it was a deletion may be told: kube-state-metrics is asked every minute, and misses one."""
 LEAST = 1e-6
@@ -121,7 +119,7 @@ def _build(folder: Path, start: datetime, end: datetime) -> windows.Arrays:
     functions = windows.frame_of(folder, "functions", start, end, ["function", *columns]).rename(columns=columns)
     rows = rows.join(functions.groupby(who)[[*columns.values()]].mean(), on=who)
     rows = rows.join(windows.standards(folder, end).rename("standard"), on=who)
-    rows["held"] = rows["function"].isna() | rows["owner_kind"].isin(HELD_KINDS)
+    rows["held"] = is_held(rows)
     for name in ("cpu", "mem"):  # what cannot be moved takes what it uses, be it nothing
         rows.loc[rows["held"], name] = rows.loc[rows["held"], name].fillna(0.0).clip(lower=LEAST)
     sized = (rows["cpu"] > 0) & (rows["mem"] > 0)

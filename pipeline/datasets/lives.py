@@ -19,6 +19,13 @@ from wire.contracts.window import WINDOW_SECONDS
 KEY = ["cluster", "entity"]
 SIZES = {"cpu": ("cpu_request_cores", "cpu_used_mean_cores"), "mem": ("mem_request_gib", "mem_used_mean_gib")}
 WINDOW = timedelta(seconds=WINDOW_SECONDS)
+HELD_KINDS = ("DaemonSet", "StatefulSet", "Node")
+"""Owners whose pods are where they are: one a node, bound to their volume, or started by the node itself."""
+
+
+def is_held(pods: pd.DataFrame) -> pd.Series[bool]:
+    """Say which pods cannot be moved: those without a workload, and of owners that keep them where they are."""
+    return pods["function"].isna() | pods["owner_kind"].isin(HELD_KINDS)
 
 
 def lives(folder: Path, start: datetime, end: datetime, kind: str = "pod") -> pd.DataFrame:

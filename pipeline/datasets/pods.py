@@ -11,7 +11,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline import windows
-from pipeline.datasets.dataset import Dataset, Rows
+from pipeline.contracts.calibration import Calibration, Value
+from pipeline.contracts.evaluation import Origin
+from pipeline.datasets.dataset import Dataset, Rows, later
+from pipeline.datasets.lives import is_held
+from pipeline.datasets.origins import Tally, read
 from pipeline.errors import DataError
 from sched_env.pods.tables import PodTrace, offsets
 from sched_env.scenarios import Scenario
@@ -20,25 +24,58 @@ from wire.contracts.window import WINDOW_SECONDS
 
 _SIZES = ["cpu_request_cores", "mem_request_gib"]
 _USED = ["cpu_used_mean_cores", "mem_used_mean_gib"]
+AVERAGED = "averaged_over_s"
+MOST_FACTOR = 50.0
+"""A pod that used so many times what its requests are said to take did something else."""
+GAINS = {"cpu": "used_share_of_demanded_cores", "mem": "used_share_of_demanded_gib"}
 
+ABOUT: dict[str, tuple[str, str]] = {
+    "pod size": ("", "kube_pod_container_resource_requests (kube-state-metrics)"),
+    "node of the pod": ("resource_violations", "kube_pod_info with its node label"),
+    "requests": ("resource_violations", "requests by function (Knative, Istio or NGINX metrics) or a request log"),
+    "node size": ("resource_violations", "kube_node_status_capacity or node-exporter"),
+    "held fixed": ("", "the owners of pods (kube_pod_info, kube_replicaset_owner, kube_job_owner)"),
+    "price": ("", "ingest.prices: a CSV of instance_type and usd_per_hour"),
+    "cost of a move": ("", "workload.pods.overrides: price_per_move_usd"),
+}
+"""Feature -> what it decides and what would measure it."""
 
 Trace = tuple[PodTrace, NodeTable]
 
 
 def load(folder: Path, start: datetime, end: datetime) -> Trace:
-    """Load the pods of ``[start, end)`` with their requests, and the nodes of their clusters."""
+    """Load the pods of ``[start, end)`` with their requests, and the nodes of their clusters.
+
+    A window is the state of its clusters: pods are where they were. Those that cannot be moved stay; a node that is
+    down or cordoned takes nobody; clusters are separate domains.
+    """
+    arrays, nodes = _arrays(folder, start, end)
+    names = tuple(str(name) for name in arrays["pod_names"])
+    columns = {name: values for name, values in arrays.items() if name in PodTrace.__dataclass_fields__}
+    return PodTrace(**columns | {"pod_names": names}), nodes  # type: ignore[arg-type]
+
+
+def origins(folder: Path, start: datetime, end: datetime) -> list[Origin]:
+    """Say where the numbers of a span come from."""
+    arrays, _ = _arrays(folder, start, end)
+    return read(arrays["origin_features"], arrays["origin_counts"], ABOUT)
+
+
+def _arrays(folder: Path, start: datetime, end: datetime) -> tuple[windows.Arrays, NodeTable]:
     clusters = sorted(set(windows.frame_of(folder, "pods", start, end, [])["cluster"]))
     nodes = windows.node_table(folder, start, end, clusters)
     files = [file for table in ("nodes", "pods", "demands") for file in windows.files_of(folder, table, start, end)]
     # A name alone must not put a pod of one cluster on the node of another.
+    return windows.mapped(
+        __name__, files, [start, end], lambda: _build(folder, start, end, nodes.names, clusters)
+    ), nodes
+
+
+def _build(folder: Path, start: datetime, end: datetime, nodes: tuple[str, ...], clusters: list[str]) -> windows.Arrays:
     several = len(clusters) > 1
-    arrays = windows.mapped(__name__, files, [start, end], lambda: _build(folder, start, end, nodes.names, several))
-    names = tuple(str(name) for name in arrays.pop("pod_names"))
-    return PodTrace(**arrays, pod_names=names), nodes  # type: ignore[arg-type]
-
-
-def _build(folder: Path, start: datetime, end: datetime, nodes: tuple[str, ...], several: bool) -> windows.Arrays:
-    pods = windows.frame_of(folder, "pods", start, end, ["pod", "node", *_SIZES, *_USED])
+    pods = windows.frame_of(
+        folder, "pods", start, end, ["pod", "node", "function", "owner_kind", "present_ratio", *_SIZES, *_USED]
+    )
     # A pod that asks for nothing known cannot be placed.
     pods = pods.dropna(subset=_SIZES)
     if pods.empty:
@@ -54,11 +91,12 @@ def _build(folder: Path, start: datetime, end: datetime, nodes: tuple[str, ...],
     moments, first = np.unique(elapsed, return_index=True)
     hosts = pd.Index(nodes).get_indexer(pd.Index(pods["host"]))
 
-    columns = ["pod", "position", "arrival_offset_s", "duration_s", "cpu_cores", "mem_gib"]
+    columns = ["pod", "position", "arrival_offset_s", "duration_s", "cpu_cores", "mem_gib", "estimated"]
     demands = windows.frame_of(folder, "demands", start, end, columns)
     rows = pods[["window_start", "cluster", "pod"]].reset_index(names="row")
     demands = demands.merge(rows, on=["window_start", "cluster", "pod"]).sort_values(["row", "position"])
     counts = np.bincount(demands["row"].to_numpy(np.int64), minlength=len(pods))
+    up = windows.up(folder, start, end, clusters, nodes)
     return {
         "window_s": moments,
         "window_rows": np.append(first, len(pods)).astype(np.int64),
@@ -66,25 +104,58 @@ def _build(folder: Path, start: datetime, end: datetime, nodes: tuple[str, ...],
         "node": hosts.astype(np.int32),
         "cpu_request": pods["cpu_request_cores"].to_numpy(np.float64),
         "mem_request": pods["mem_request_gib"].to_numpy(np.float64),
-        "cpu_used": pods["cpu_used_mean_cores"].fillna(0.0).to_numpy(np.float64),
-        "mem_used": pods["mem_used_mean_gib"].fillna(0.0).to_numpy(np.float64),
+        # Windows tell the mean while the pod was there; the node had it for that part of the window.
+        "cpu_used": (pods["cpu_used_mean_cores"] * pods["present_ratio"]).fillna(0.0).to_numpy(np.float64),
+        "mem_used": (pods["mem_used_mean_gib"] * pods["present_ratio"]).fillna(0.0).to_numpy(np.float64),
         "row_requests": offsets(counts),
         "arrival_offset_s": np.clip(demands["arrival_offset_s"].to_numpy(np.float64), 0.0, float(WINDOW_SECONDS)),
         "duration_s": demands["duration_s"].to_numpy(np.float64),
         "cpu": demands["cpu_cores"].to_numpy(np.float64),
         "mem": demands["mem_gib"].to_numpy(np.float64),
         "pod_names": names,
+        "held": is_held(pods).to_numpy(),
+        "domain": np.searchsorted(clusters, pods["cluster"].to_numpy(str)).astype(np.int32),
+        "up": up[(moments // WINDOW_SECONDS).astype(np.int64)],
+        **_tally(folder, start, end, clusters, pods, hosts, demands).arrays(),
     }
 
 
+def _tally(
+    folder: Path,
+    start: datetime,
+    end: datetime,
+    clusters: list[str],
+    pods: pd.DataFrame,
+    hosts: NDArray[np.int64],
+    demands: pd.DataFrame,
+) -> Tally:
+    """Count where the numbers of pods, their requests and their nodes come from."""
+    tally = Tally()
+    tally.add("pod size", np.ones(len(pods), bool))
+    tally.add("node of the pod", hosts >= 0)
+    spread = demands["estimated"].to_numpy(bool)
+    tally.add("requests", ~spread if spread.size else np.zeros(1, bool), spread if spread.size else None)
+    tally.add("held fixed", pods["owner_kind"].notna().to_numpy(), pods["function"].notna().to_numpy())
+    known = windows.frame_of(folder, "nodes", start, end, ["node", "price_usd_per_hour"])
+    prices = known[known["cluster"].isin(clusters)].groupby(["cluster", "node"])["price_usd_per_hour"].last()
+    tally.add("node size", np.ones(len(prices), bool))
+    tally.add("price", prices.notna().to_numpy())
+    tally.add("cost of a move", np.zeros(1, bool))
+    return tally
+
+
 def starts(trace: Trace, scenario: Scenario) -> Rows:
-    """Windows with something to decide (a node above the threshold) and a whole episode after them."""
+    """Windows with something to decide (a node above the threshold) soon after them, and a whole episode after that.
+
+    An episode begins with its first decision: quiet windows that lead to the same one are starts of the same episode.
+    """
     from sched_env.pods.vector import make
 
     env = make(scenario, 1, trace=trace)
     first = np.arange(max(len(trace[0]) - env.scenario.episode_windows, 0))
-    stressed: Rows = first[env.cluster.next_stress[first] == first]
-    return stressed
+    begins = env.cluster.next_stress[first]
+    soon: Rows = first[(begins >= 0) & (begins < first + env.scenario.episode_windows) & (begins < first.size)]
+    return soon
 
 
 def times_s(trace: Trace, rows: Rows) -> NDArray[np.float64]:
@@ -99,4 +170,56 @@ def scaled(trace: Trace, load: float) -> Trace:
     return dataclasses.replace(pods, **more), nodes
 
 
-DATASET = Dataset(load, starts, times_s, scaled)
+def calibrated(trace: Trace, found: Calibration) -> Trace:
+    """Let requests take what was found to be used, spread over the time that use is averaged over."""
+    told = {value.name: value.value for value in found.values if value.origin != "assumed"}
+    return scaled_demands(spread_out(by_own_use(trace), told[AVERAGED]), found.values) if AVERAGED in told else trace
+
+
+def by_own_use(trace: Trace) -> Trace:
+    """Let the requests of a pod take, over a window, what the pod was measured to use in it, where it was."""
+    pods, nodes = trace
+    of_row = np.repeat(np.arange(pods.pod.size), np.diff(pods.row_requests))
+    inside = np.minimum(pods.duration_s, WINDOW_SECONDS - pods.arrival_offset_s) / WINDOW_SECONDS
+    amounts = {}
+    for name in GAINS:
+        asked, used = getattr(pods, name), getattr(pods, f"{name}_used")
+        taken = np.bincount(of_row, asked * inside, pods.pod.size)
+        known = (taken > 0.0) & (used > 0.0)
+        factor = np.divide(used, taken, out=np.ones(pods.pod.size), where=known)
+        amounts[name] = asked * np.clip(factor, 1.0 / MOST_FACTOR, MOST_FACTOR)[of_row]
+    return dataclasses.replace(pods, **amounts), nodes
+
+
+def scaled_demands(trace: Trace, values: list[Value]) -> Trace:
+    """Let requests take so much of what they are said to take."""
+    pods, nodes = trace
+    gains = {value.name: value.value for value in values}
+    amounts = {name: getattr(pods, name) * gains.get(gain, 1.0) for name, gain in GAINS.items()}
+    return dataclasses.replace(pods, **amounts), nodes
+
+
+def spread_out(trace: Trace, seconds: float) -> Trace:
+    """Spread what a request takes over so many seconds around it, if it is shorter: as an exporter sees it."""
+    pods, nodes = trace
+    length = np.minimum(np.maximum(pods.duration_s, seconds), np.maximum(pods.duration_s, float(WINDOW_SECONDS)))
+    latest = WINDOW_SECONDS - np.minimum(length, WINDOW_SECONDS)
+    arrival = np.clip(pods.arrival_offset_s - (length - pods.duration_s) / 2.0, 0.0, latest)
+    arrival = np.where(length > pods.duration_s, arrival, pods.arrival_offset_s)
+    share = np.divide(pods.duration_s, length, out=np.ones_like(length), where=length > 0.0)
+    return dataclasses.replace(
+        pods, arrival_offset_s=arrival, duration_s=length, cpu=pods.cpu * share, mem=pods.mem * share
+    ), nodes
+
+
+DATASET = Dataset(
+    load,
+    starts,
+    times_s,
+    scaled,
+    origins=origins,
+    calibrated=calibrated,
+    fit=later("pipeline.calibrate.pods", "fit"),
+    check=later("pipeline.calibrate.pods", "check"),
+    decisive=dict.fromkeys([*GAINS.values(), AVERAGED], "resource_violations"),
+)

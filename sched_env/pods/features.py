@@ -35,6 +35,7 @@ STATE_FIELDS: Fields = {
     "cpu_shares": ("cores", 0.0),  # cpu requests of the node's pods: they share its cpu in this proportion
     "mem_deployed": ("GiB", 0.0),  # memory requests of the node's pods
     "pods": ("count", 0.0),
+    "active": ("flag", 1.0),  # up, not cordoned, and of the pod's cluster; else pods may stay there, not come
     "penalty": ("ratio", np.nan),  # of the cluster in the window if the pod were here, for best_single_move
 }
 """Raw fields of a node: unit and the default when the live source has none."""
@@ -132,6 +133,7 @@ def build(candidates: Mapping[str, NDArray[Any]], request: Mapping[str, float]) 
         node["here"], node["mem_capacity"], node["mem_deployed"], node["pods"],
         pod["mem"], pod["moves_left"], pod["pod_limit"],
     )  # fmt: skip
+    mask &= (node["here"] > 0.0) | (node["active"] > 0.0)
     return Observation(
         np.stack([node[feature.name] for feature in SPEC.candidate], axis=-1, dtype=np.float32),
         np.array([pod[feature.name] for feature in SPEC.request], np.float32),
@@ -140,13 +142,14 @@ def build(candidates: Mapping[str, NDArray[Any]], request: Mapping[str, float]) 
 
 
 def ruled_out(candidates: Mapping[str, NDArray[Any]], request: Mapping[str, float]) -> dict[str, int]:
-    """Say how many other nodes lack memory or are at the pod limit, or that no move is left."""
+    """Say how many other nodes lack memory, are down or at the pod limit, or that no move is left."""
     node, pod = complete(candidates, request)
     away = node["here"] <= 0.0
     return {
         "too little mem": int(
             (away & (node["mem_deployed"] + pod["mem"] > node["mem_capacity"] + FIT_TOLERANCE)).sum()
         ),
+        "not active": int((away & (node["active"] <= 0.0)).sum()),
         "at the pod limit": int((away & (node["pods"] + 1.0 > pod["pod_limit"])).sum()),
         "beyond the migration budget": int(away.sum()) if pod["moves_left"] <= 0.0 else 0,
     }

@@ -48,7 +48,7 @@ from sched_env.pods.state import (
     State,
 )
 from sched_env.pods.tables import WINDOW_S
-from sched_env.pods.windows import count_window, enter, moved_weight, settle
+from sched_env.pods.windows import count_window, enter, is_open, moved_weight, settle
 from sched_env.stepping import RUNNING, dynamics
 from sched_env.vector import END_OF_TRACE, HORIZON, Buffers
 
@@ -112,7 +112,7 @@ def observe(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) 
     for column in range(MEM_CHANGE + 1):
         request[2 + column] = use[column]
     request[10], request[11] = moves_left, rules.price_per_move
-    fixed, nodes = cluster.nodes, state.nodes[b]
+    fixed, nodes, window = cluster.nodes, state.nodes[b], state.cursor[b, WINDOW]
     candidates, mask = out.candidates[b], out.mask[b]
     count = 0
     for n in range(mask.size):
@@ -121,6 +121,7 @@ def observe(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) 
         node, seen = nodes[n], candidates[n]
         cpu_inverse, mem_inverse = fixed[n, CPU_INVERSE], fixed[n, MEM_INVERSE]
         fit = fits(here, fixed[n, MEM], node[MEM_DEPLOYED], node[PODS], mem, moves_left, rules.pod_limit)
+        fit &= n == hot or is_open(cluster, window, n, r)
         mask[n] = fit
         count += fit
         seen[3] = here
@@ -246,6 +247,18 @@ def survey(cluster: Cluster, rules: Rules, state: State, scratch: Scratch) -> No
         if pick(cluster, rules, state, 0, False):
             following = window
         cluster.next_stress[window] = following
+
+
+@lean_kernel
+def look(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, nodes: Any, books: Any) -> None:
+    """Write how every window goes with pods where the trace has them: rows as ``State.nodes`` and ``State.books``."""
+    for window in range(cluster.window_rows.size - 1):
+        enter(cluster, rules, state, scratch, 0, window, True)
+        for n in range(nodes.shape[1]):
+            for column in range(nodes.shape[2]):
+                nodes[window, n, column] = state.nodes[0, n, column]
+            for column in range(books.shape[2]):
+                books[window, n, column] = state.books[0, n, column]
 
 
 @part

@@ -14,8 +14,9 @@ from sched_env.tables import Floats, NodeTable
 
 CPU, MEM, CPU_INVERSE, MEM_INVERSE, PRICE = range(5)
 """Columns of ``Cluster.nodes``; CPU and MEM are also those of ``Cluster.served``."""
-PREVIOUS, NODE = range(2)
-"""Columns of ``Cluster.pods``: the pod's row in the window before (-1: it was not there), and its node by the trace."""
+PREVIOUS, NODE, DOMAIN, HELD, FOLLOWING = range(5)
+"""Columns of ``Cluster.pods``: the pod's row in the window before (-1: it was not there), its node by the trace, its
+cluster, whether it is never moved, and its node by the trace in the window after (-1: it is gone)."""
 CPU_REQUEST, MEM_REQUEST, CPU_DEMAND, MEM_DEMAND = range(4)
 """Columns of ``Cluster.asks``."""
 CPU_MEAN, CPU_P95, CPU_MAX, CPU_CHANGE, MEM_MEAN, MEM_P95, MEM_MAX, MEM_CHANGE = range(8)
@@ -44,7 +45,11 @@ class Cluster(NamedTuple):
     window_s: Floats
     window_rows: Offsets
     pods: NDArray[np.int32]
-    """[rows, 2]"""
+    """[rows, 5]"""
+    domain: NDArray[np.int32]
+    """[N]"""
+    up: NDArray[np.bool_]
+    """[windows, N]"""
     asks: Floats
     """[rows, 4]: what is needed of every pod in every window, apart from what is needed of the offered one."""
     use: Floats
@@ -155,6 +160,9 @@ def prepared(trace: PodTrace, table: NodeTable) -> tuple[PodTrace, NDArray[np.in
         cpu=amounts["cpu"][requests],
         mem=amounts["mem"][requests],
         pod_names=trace.pod_names,
+        held=trace.held[order],
+        domain=trace.domain[order],
+        up=trace.up,
     )
     return ready, order
 
@@ -175,11 +183,18 @@ def cluster_of(trace: PodTrace, table: NodeTable) -> Cluster:
         instants, instant[first:stop] = np.unique(begin, return_inverse=True)
         gone = np.searchsorted(instants + INSTANT_S, begin + trace.duration_s[first:stop], side="left")
         until[first:stop] = np.maximum(gone, instant[first:stop] + 1)
+    previous = _previous(trace)
+    following = np.full(trace.pod.size, -1)
+    stayed = np.flatnonzero(previous >= 0)
+    window = np.repeat(np.arange(len(trace)), np.diff(trace.window_rows))
+    following[trace.window_rows[window[stayed] - 1] + previous[stayed]] = trace.node[stayed]
     return Cluster(
         nodes=nodes,
         window_s=np.array(trace.window_s),
         window_rows=np.array(trace.window_rows),
-        pods=np.stack([_previous(trace), trace.node], axis=1),
+        pods=np.stack([previous, trace.node, trace.domain, trace.held, following], axis=1).astype(np.int32),
+        domain=table.domain,
+        up=np.ascontiguousarray(trace.up) if trace.up.size else np.ones((len(trace), len(table)), np.bool_),
         asks=_asks_of(trace, served),
         use=np.zeros((trace.pod.size, 8)),  # by ``kernels.describe``
         row_requests=np.array(trace.row_requests),

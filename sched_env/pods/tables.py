@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -51,15 +51,28 @@ class PodTrace:
     mem: Floats
     """GiB."""
     pod_names: tuple[str, ...]
+    held: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    """Which pods stay where they are: one a node, bound to a volume, nobody's; left out: none."""
+    domain: Numbers = field(default_factory=lambda: np.empty(0, np.int32))
+    """Cluster of the pod, as ``NodeTable.domain``; left out: one cluster."""
+    up: NDArray[np.bool_] = field(default_factory=lambda: np.empty((0, 0), np.bool_))
+    """[windows, nodes]: which nodes take pods in a window, beside those they have; left out: all."""
 
     def __post_init__(self) -> None:
         """Coerce the columns (mapped ones stay mapped) and refuse what the kernels cannot replay."""
         rows, requests = int(np.size(self.pod)), int(np.size(self.cpu))
+        for name in ("held", "domain"):
+            if not np.size(getattr(self, name)):
+                object.__setattr__(self, name, np.zeros(rows, np.bool_ if name == "held" else np.int32))
+        if self.up.shape[0] not in (0, int(np.size(self.window_s))):
+            raise TraceError(f"PodTrace.up has {self.up.shape[0]} windows", f"{np.size(self.window_s)}, or none")
         shapes: dict[str, tuple[type, int]] = {
             "window_s": (np.float64, int(np.size(self.window_s))),
             "window_rows": (np.int64, int(np.size(self.window_s)) + 1),
             "pod": (np.int32, rows),
             "node": (np.int32, rows),
+            "held": (np.bool_, rows),
+            "domain": (np.int32, rows),
             "row_requests": (np.int64, rows + 1),
             **dict.fromkeys(_ROW_FLOATS, (np.float64, rows)),
             **dict.fromkeys(_REQUEST_FLOATS, (np.float64, requests)),
@@ -91,13 +104,15 @@ class PodTrace:
         """Return windows ``start:stop`` as a trace of their own; names and node numbers are kept."""
         rows = slice(int(self.window_rows[start]), int(self.window_rows[stop]))
         requests = slice(int(self.row_requests[rows.start]), int(self.row_requests[rows.stop]))
-        cut: dict[str, Any] = {name: getattr(self, name)[rows] for name in ("pod", "node", *_ROW_FLOATS)}
+        columns = ("pod", "node", "held", "domain", *_ROW_FLOATS)
+        cut: dict[str, Any] = {name: getattr(self, name)[rows] for name in columns}
         cut |= {name: getattr(self, name)[requests] for name in _REQUEST_FLOATS}
         return PodTrace(
             window_s=self.window_s[start:stop],
             window_rows=self.window_rows[start : stop + 1] - rows.start,
             row_requests=self.row_requests[rows.start : rows.stop + 1] - requests.start,
             pod_names=self.pod_names,
+            up=self.up[start:stop],
             **cut,
         )
 

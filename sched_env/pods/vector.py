@@ -13,6 +13,7 @@ from sched_env.pods.counting import loads, requests_of, statistics
 from sched_env.pods.features import STATISTICS
 from sched_env.pods.scenario import DeployScenario
 from sched_env.pods.state import (
+    FOLLOWING,
     HOT,
     MOVES_LEFT,
     RETURN,
@@ -93,12 +94,6 @@ class DeployVectorEnv(PlacementVectorEnv):
         self.scratch = scratch_of(trace)
         kernels.describe(*self.arguments)
         kernels.survey(*self.arguments)
-        if self.cluster.next_stress[0] < 0:
-            raise ConfigError(
-                f"no node of the trace is ever above the threshold of {scenario.threshold}",
-                "a window, before the last, with something to decide",
-                "lower the threshold, or set offers: all",
-            )
         self._fix_columns(nodes.cpu, nodes.mem, nodes.price_usd_per_hour)
 
     @property
@@ -108,6 +103,12 @@ class DeployVectorEnv(PlacementVectorEnv):
 
     def _reset(self, starts: NDArray[np.int64]) -> None:
         self._check_starts(starts, len(self.trace), "windows")
+        if self.cluster.next_stress[0] < 0:
+            raise ConfigError(
+                f"no node of the trace is ever above the threshold of {self.scenario.threshold}",
+                "a window, before the last, with something to decide",
+                "lower the threshold, or set offers: all",
+            )
         asked = starts[starts >= 0]
         quiet = asked[self.cluster.next_stress[asked] < 0]
         if quiet.size:
@@ -115,6 +116,21 @@ class DeployVectorEnv(PlacementVectorEnv):
                 f"from window {quiet[0]} on, no node is above the threshold", "a start with something to decide"
             )
         super()._reset(starts)
+
+    def recorded(self) -> NDArray[np.int64]:
+        """Return the node that each environment's offered pod was on in the window after; where it was gone, stay."""
+        cursor = self.state.cursor
+        rows = self.trace.window_rows[cursor[:, WINDOW]] + cursor[:, ROW]
+        after = self.cluster.pods[rows, FOLLOWING]
+        homes: NDArray[np.int64] = np.where(after >= 0, after, cursor[:, HOT]).astype(np.int64)
+        return homes
+
+    def as_recorded(self) -> tuple[Floats, Floats]:
+        """Return how every window goes with pods where the trace has them, as ``State.nodes`` and ``State.books``."""
+        shape = len(self.trace), len(self.table)
+        nodes, books = (np.zeros((*shape, array.shape[2])) for array in (self.state.nodes, self.state.books))
+        kernels.look(*self.arguments, nodes, books)
+        return nodes, books
 
     def placement(self, b: int) -> tuple[int, NDArray[np.int32]]:
         """Return environment b's window and the node (-1: none) of each of its pod rows, copied."""
@@ -133,6 +149,7 @@ class DeployVectorEnv(PlacementVectorEnv):
         trace, table, cursor = self.trace, self.table, self.state.cursor[b]
         window, place = self.placement(b)
         first = int(trace.window_rows[window])
+        offered = first + int(cursor[ROW])
         rows: list[list[int]] = [[] for _ in range(len(table))]
         for row, n in enumerate(place.tolist()):
             if n >= 0:
@@ -153,10 +170,10 @@ class DeployVectorEnv(PlacementVectorEnv):
             "cpu_shares": added_up(trace.cpu_request),
             "mem_deployed": added_up(trace.mem_request),
             "pods": np.array([float(len(on_node)) for on_node in rows]),
+            "active": (self.cluster.up[window] & (table.domain == trace.domain[offered])).astype(np.float64),
             "penalty": np.empty(len(table)),
         }
         rules.penalties(*self.arguments, b, candidates["penalty"])
-        offered = first + int(cursor[ROW])
         request = {
             "cpu": float(trace.cpu_request[offered]),
             "mem": float(trace.mem_request[offered]),

@@ -21,6 +21,8 @@ from sched_env.pods.state import (
     CPU_REQUEST,
     CROWDED,
     DISPLACED,
+    DOMAIN,
+    HELD,
     HOT,
     MEM,
     MEM_DEPLOYED,
@@ -73,12 +75,19 @@ def takes(cluster: Cluster, rules: Rules, state: State, b: int, n: int, r: int) 
 
 
 @part
+def is_open(cluster: Cluster, window: int, n: int, r: int) -> bool:
+    """Say whether a node is up in a window and of the cluster of the pod of row r."""
+    return bool(cluster.up[window, n] and cluster.domain[n] == cluster.pods[r, DOMAIN])
+
+
+@part
 def roomiest(cluster: Cluster, rules: Rules, state: State, b: int, r: int) -> int:
     """Return the node with the most memory left of those that can take the pod of row r, or NONE."""
     best, room = NONE, -1.0
+    window = state.cursor[b, WINDOW]
     for n in range(cluster.nodes.shape[0]):
         left = cluster.nodes[n, MEM] - state.nodes[b, n, MEM_DEPLOYED]
-        if left > room and takes(cluster, rules, state, b, n, r):
+        if left > room and is_open(cluster, window, n, r) and takes(cluster, rules, state, b, n, r):
             best, room = n, left
     return best
 
@@ -131,7 +140,7 @@ def enter(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int
     newcomers = outside = 0
     for r in range(first, stop):  # who was there keeps its place, unless its request has outgrown the node
         n = place_before(cluster, state, b, r, window, anew)
-        state.links[b, r - first, OFFERED] = 0
+        state.links[b, r - first, OFFERED] = cluster.pods[r, HELD]
         if n != NONE and takes(cluster, rules, state, b, n, r):
             settle(cluster, rules, state, b, n, r, window)
         else:
@@ -145,6 +154,10 @@ def enter(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int
     for n in range(cluster.nodes.shape[0]):
         work_out(cluster, rules, state, scratch, b, n)
         state.books[b, n, UNOFFERED] = state.nodes[b, n, PODS]
+    for r in range(first, stop):
+        n = state.place[b, window & 1, r - first]
+        if n != NONE:
+            state.books[b, n, UNOFFERED] -= cluster.pods[r, HELD]
 
 
 @part

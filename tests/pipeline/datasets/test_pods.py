@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
+from pipeline import windows
 from pipeline.datasets import pods
 from sched_env import scenarios
 from sched_env.vector import make_vec
@@ -25,6 +26,8 @@ def loaded(folder, at, write):
             {"window_start": at(0), "pod": "stranger", "position": 0, "arrival_offset_s": 1.0, **demand},
         ],
     )
+    rows = windows.read(folder, "pods", START, at(1500)).to_pylist()
+    write(folder, "pods", [{**row, "function": "f"} for row in rows])  # without a workload they would be held fixed
     return pods.load(folder, START, at(1500))[0]
 
 
