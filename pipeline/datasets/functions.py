@@ -326,8 +326,7 @@ def measured(folder: Path, start: datetime, end: datetime, scenario: Scenario) -
 def cost_usd(folder: Path, start: datetime, end: datetime, cooldown_s: float) -> float:
     """Hours in which each node held a pod, cool-down included, times its price."""
     pods = windows.read(folder, "pods", start, end, ["cluster", "pod", "node", "function", "owner_kind"]).to_pandas()
-    # A node is not kept on by its daemons (``HELD_KINDS``).
-    pods = pods[~(pods["function"].isna() | pods["owner_kind"].isin(HELD_KINDS))]
+    pods = pods[~is_held(pods)]  # a node is not kept on by its daemons
     if pods["node"].isna().all():
         raise DataError(
             f"{folder} has no pod on a node between {start} and {end}",
