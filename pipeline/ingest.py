@@ -21,7 +21,7 @@ from typing import Literal
 
 import msgspec
 
-from pipeline import kept
+from pipeline import kept, storage
 from pipeline.errors import DataError
 from pipeline.prices import read_prices
 from pipeline.progress import Progress
@@ -179,7 +179,9 @@ def main(argv: list[str] | None = None) -> int:
     """Run the stage."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.ingest", description=__doc__)
     parser.add_argument("--params", type=Path, default=PARAMS_FILE, help="parameter file (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=OUT, help="raw folder to write (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=storage.place, default=OUT, help="raw folder or s3:// prefix (default: %(default)s)"
+    )
     parser.add_argument("--from", dest="first", type=date.fromisoformat, help="first day, in place of data.from")
     parser.add_argument("--to", dest="last", type=date.fromisoformat, help="last day, included, in place of data.to")
     parser.add_argument("--again", action="store_true", help="read everything anew, what is kept too: late data")

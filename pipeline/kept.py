@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from pipeline import settings
+from pipeline import settings, storage
 from wire import closure
 
 KEEP_DAYS = 45.0
@@ -34,6 +34,8 @@ def place(stage: str, name: str, code: Iterable[str], *given: object) -> Path:
 
 def digest_of(file: Path) -> str:
     """Name a file by its content."""
+    if (known := storage.identity(file)) is not None:
+        return known
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
@@ -69,6 +71,9 @@ def made(folder: Path) -> Iterator[Path]:
 
 def link(source: Path, target: Path) -> None:
     """Put a kept file where an output belongs, in one step; without a copy where the file system can."""
+    if storage.is_remote(target):
+        storage.put(source, target)
+        return
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:

@@ -136,7 +136,8 @@ def _ends(windows: Path, table: str, day: date) -> tuple[datetime, datetime] | N
     """Return the first and last window of a table and day, from the files' footers."""
     found = []
     for file in (windows / table / f"date={day.isoformat()}").glob("*.parquet"):
-        about = pq.read_metadata(file)
+        with file.open("rb") as content:
+            about = pq.read_metadata(content)
         column = about.schema.names.index("window_start")
         groups = [about.row_group(number).column(column).statistics for number in range(about.num_row_groups)]
         found += [(group.min, group.max) for group in groups if group is not None and group.has_min_max]
@@ -155,11 +156,14 @@ def read(windows: Path, table: str, start: datetime, end: datetime, columns: lis
     parts = []
     names = None if columns is None else list(dict.fromkeys(["window_start", *columns]))
     for file in files_of(windows, table, start, end):
-        if (pq.read_schema(file).metadata or {}).get(VERSION_KEY) != str(SCHEMA_VERSION).encode():
-            raise ContractError(
-                f"{file}: not of window schema {SCHEMA_VERSION}", fix="run python -m pipeline.clean again"
-            )
-        part = pq.ParquetFile(file).read(columns=names)
+        with file.open("rb") as content:
+            whole = pq.ParquetFile(content)
+            if (whole.schema_arrow.metadata or {}).get(VERSION_KEY) != str(SCHEMA_VERSION).encode():
+                raise ContractError(
+                    f"{file}: not of window schema {SCHEMA_VERSION}", fix="run python -m pipeline.clean again"
+                )
+            names = None if columns is None else list(dict.fromkeys(["window_start", *columns]))
+            part = whole.read(columns=names)
         keep = pc.and_(
             pc.greater_equal(part["window_start"], _scalar(start)), pc.less(part["window_start"], _scalar(end))
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -25,9 +25,9 @@ class Account(msgspec.Struct):
     quarantined: dict[str, int] = msgspec.field(default_factory=dict)
     """By rule."""
 
-    def put_aside(self, rules: Iterable[str]) -> None:
+    def put_aside(self, rules: Mapping[str, int]) -> None:
         """Count quarantined rows by their rules."""
-        self.quarantined = _plus(self.quarantined, Counter(rules))
+        self.quarantined = _plus(self.quarantined, rules)
 
     def put_right(self, repairs: Mapping[str, int]) -> None:
         """Count repaired rows by their repairs."""

@@ -14,11 +14,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline import kept, prices, settings
+from pipeline import kept, prices, settings, storage
 from pipeline.clean.account import CleanMetrics, DayAccount, total
 from pipeline.clean.config import CleanConfig
 from pipeline.contracts import raw as raw_contract
-from pipeline.contracts.windows import SCHEMA_VERSION, TABLES, VERSION_KEY
+from pipeline.contracts.windows import TABLES
 from pipeline.errors import DataError
 from pipeline.files import write_atomic
 from wire.errors import ContractError, run_cli
@@ -64,7 +64,10 @@ def clean(
     }
     for day, folder in folders.items():
         for name in TABLES:
-            kept.link(folder / f"{name}.parquet", out / name / f"date={day.isoformat()}" / FILE)
+            target = out / name / f"date={day.isoformat()}"
+            kept.link_folder(folder / name, target)
+            for older in {file.name for file in target.iterdir()} - {file.name for file in (folder / name).iterdir()}:
+                (target / older).unlink()
     kept.forget(STAGE)
     return total(accounts)
 
@@ -83,11 +86,15 @@ def _clean_days(
     # A day is written while the next one is read.
     with ThreadPoolExecutor(1) as writer, Engine(config, settings.var() / "scratch" / "clean") as engine:
         for source in todo:
-            cleaned = clean_day(engine, source, price_list, config)
-            while writing:
-                writing.pop().result()
-            writing.append(writer.submit(_write, folders[source.day], cleaned))
-            del cleaned  # it goes when it is written
+            if engine.spread:
+                with kept.made(folders[source.day]) as unfinished:
+                    _write(unfinished, clean_day(engine, source, price_list, config, unfinished))
+            else:
+                cleaned = clean_day(engine, source, price_list, config)
+                while writing:
+                    writing.pop().result()
+                writing.append(writer.submit(_write_whole, folders[source.day], cleaned))
+                del cleaned  # it goes when it is written
             progress.add(rows=source.rows, pieces=1)
     for last_one in writing:
         last_one.result()
@@ -168,7 +175,8 @@ def _raw_day(raw: Path, day: date, strays: Sequence[date] = ()) -> RawDay:
 
 def _check_schema(path: Path, table: str) -> None:
     try:
-        found = pq.read_schema(path)
+        with path.open("rb") as file:
+            found = pq.read_schema(file)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} cannot be read: {error}", "a Parquet file", "run ingest again for this day") from error
     expected = raw_contract.TABLES[table]
@@ -190,7 +198,9 @@ def _place(source: RawDay, config: CleanConfig, price_list: dict[str, float]) ->
         for file in source.files[table]
     ]  # fmt: skip
     near = _digest_of_rows(source.near, source.span_us, config.margin_seconds)
-    return kept.place(STAGE, source.day.isoformat(), CODE, source.day, sorted(files), near, config, price_list)
+    return kept.place(
+        STAGE, source.day.isoformat(), CODE, source.day, sorted(files), near, config.decisive(), price_list
+    )
 
 
 def _digest_of_rows(files: list[Path], span_us: tuple[int, int], margin_s: int) -> list[str]:
@@ -202,35 +212,43 @@ def _digest_of_rows(files: list[Path], span_us: tuple[int, int], margin_s: int) 
         return []
     import duckdb
 
-    margin_us = margin_s * SECOND_US
+    from pipeline.clean.engine import dataset_of
+
+    low, high = span_us
     columns = ", ".join(raw_contract.SAMPLES.names)
-    query = f"""SELECT count(*), sum(hash({columns})::HUGEINT) FROM read_parquet(?, hive_partitioning = false)
-        WHERE time >= make_timestamptz({span_us[0] - margin_us}) AND time < make_timestamptz({span_us[1] + margin_us})
-        AND (time < make_timestamptz({span_us[0]}) OR time >= make_timestamptz({span_us[1]}))"""  # noqa: S608 - our own names
-    return [str(number) for number in duckdb.execute(query, [[str(file) for file in files]]).fetchall()[0]]
+    around = [low - margin_s * SECOND_US, low, high, high + margin_s * SECOND_US]
+    ends = [f"make_timestamptz({bound})" for bound in around]
+    query = f"""SELECT count(*), sum(hash({columns})::HUGEINT) FROM rows
+        WHERE (time >= {ends[0]} AND time < {ends[1]}) OR (time >= {ends[2]} AND time < {ends[3]})"""  # noqa: S608 - ours
+    with duckdb.connect() as con:
+        con.register("rows", dataset_of(files))
+        return [str(number) for number in con.execute(query).fetchall()[0]]
+
+
+def _write_whole(folder: Path, cleaned: CleanedDay) -> None:
+    """Write a finished day, whole or not at all."""
+    with kept.made(folder) as unfinished:
+        _write(unfinished, cleaned)
 
 
 def _write(folder: Path, cleaned: CleanedDay) -> None:
-    """Write a finished day, whole or not at all."""
-    with kept.made(folder) as unfinished:
+    """Write what the engine's workers have not written."""
+    from pipeline.clean.engine import write_windows
 
-        def write(name: str) -> None:
-            table = cleaned.tables[name].replace_schema_metadata({VERSION_KEY: str(SCHEMA_VERSION).encode()})
-            # Names repeat; measured numbers hardly do, and looking for it takes longer than writing them.
-            names = [column.name for column in table.schema if pa.types.is_string(column.type)]
-            pq.write_table(table, unfinished / f"{name}.parquet", compression="zstd", use_dictionary=names)
+    def write(name: str) -> None:
+        (folder / name).mkdir(exist_ok=True)
+        write_windows(cleaned.tables[name], folder / name / FILE)
 
-        with ThreadPoolExecutor(2) as writers:
-            list(writers.map(write, cleaned.tables))
-        account = DayAccount(cleaned.accounts, {name: table.num_rows for name, table in cleaned.tables.items()})
-        write_atomic(unfinished / _ACCOUNT, msgspec.json.encode(account))
+    with ThreadPoolExecutor(2) as writers:
+        list(writers.map(write, cleaned.tables))
+    write_atomic(folder / _ACCOUNT, msgspec.json.encode(DayAccount(cleaned.accounts, cleaned.rows)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the stage from the command line."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.clean", description=__doc__)
-    parser.add_argument("--raw", type=Path, default=Path("data/raw"))
-    parser.add_argument("--out", type=Path, default=Path("data/windows"))
+    parser.add_argument("--raw", type=storage.place, default=Path("data/raw"), help="folder or s3:// prefix")
+    parser.add_argument("--out", type=storage.place, default=Path("data/windows"), help="folder or s3:// prefix")
     parser.add_argument("--metrics", type=Path, default=Path("data/metrics/clean.json"))
     parser.add_argument("--params", type=Path, default=settings.PARAMS_FILE)
     parser.add_argument("--from", dest="first", type=date.fromisoformat, help="first day, YYYY-MM-DD")

@@ -16,7 +16,9 @@ class CleanConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engine: Literal["duckdb", "spark"] = "duckdb"
     """DuckDB holds a day of a few thousand pods on one machine; Spark is for days that do not fit one."""
     spark_master: str = "local[2]"
-    """Where Spark runs; on a cluster ``var/scratch`` and the data folders must be on storage all its workers see."""
+    """Where Spark runs; on a cluster ``var`` and the data must be on storage that all its workers see."""
+    spark_options: dict[str, str] = {}
+    """More of Spark's own settings, e.g. ``spark.executor.memory``."""
     memory_mb: int = 900
     """What the engine may hold before it spills to disk; Python and Arrow take some 300 MB beside it."""
     threads: int = 2
@@ -43,6 +45,11 @@ class CleanConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"clean.over_capacity_ratio is {self.over_capacity_ratio}", "at least 1")
         if self.scrape_seconds is not None and self.scrape_seconds <= 0:
             raise ConfigError(f"clean.scrape_seconds is {self.scrape_seconds}", "a positive number, or null")
+
+    def decisive(self) -> dict[str, object]:
+        """Return the settings that decide what comes out; the others say where and how fast."""
+        where = ("spark_master", "spark_options", "memory_mb", "threads")
+        return {name: getattr(self, name) for name in self.__struct_fields__ if name not in where}
 
     @property
     def margin_seconds(self) -> int:

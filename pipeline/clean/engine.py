@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,13 +20,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from pyarrow import dataset
 
+from pipeline import storage
 from pipeline.clean.config import CleanConfig
 from pipeline.clean.plan import Plan, Plans, promised
+from pipeline.contracts.windows import SCHEMA_VERSION, VERSION_KEY
 from wire.errors import ConfigError
 
 Columns = dict[str, NDArray[Any]]
 
+COUNTED = pa.schema([("rows", pa.int64())])
+PART_BITS = 33
+"""How many bits Spark gives to the rows of a part in an id that only grows."""
 PART_ROWS = 10_000_000
 """What :meth:`Engine.by_series` holds in memory at once, some 70 bytes a row."""
 
@@ -45,6 +52,8 @@ class Engine:
 
     def __init__(self, config: CleanConfig, scratch: Path) -> None:
         self.kind = config.engine
+        self.spread = config.engine == "spark"
+        """Whether work is spread over machines: then rows stay with the workers, which write what comes of them."""
         # Engines join nested selects themselves; Ibis takes longer to do it than they take to run most of them.
         ibis.options.sql.fuse_selects = False
         # Of this process alone: two runs may work side by side.
@@ -68,18 +77,33 @@ class Engine:
 
     def parquet(self, files: Sequence[Path]) -> ir.Table:
         """Read files, without the columns their folders spell."""
-        names = [str(file) for file in files]
+        remote = storage.is_remote(files[0])
         if self.kind == "spark":
             # Ibis takes a list of files for the name of one.
             view = next(self._names)
-            self._view(view, self._session.read.parquet(*names))
+            frame = self._remote(files) if remote else self._session.read.parquet(*map(str, files))
+            self._view(view, frame)
             return self.con.table(view)
-        rows = self.con.read_parquet(names, hive_partitioning=False)
+        if remote:
+            # DuckDB's own way to S3 is an extension that it would download; pyarrow reads what DuckDB asks for.
+            name = next(self._names)
+            self.con.con.register(name, dataset_of(files))
+            self._kept.callback(self.con.con.unregister, name)
+            rows = self.con.table(name)
+        else:
+            rows = self.con.read_parquet([str(file) for file in files], hive_partitioning=False)
         # A file's minimum and maximum leave NaN out, and DuckDB folds filters by them (duckdb/duckdb#25521): a NaN
         # would pass for a number. What went through a condition has no minimum and maximum.
         floats = [rows[name] for name, kind in rows.schema().items() if kind.is_floating()]
         hidden = {value.get_name(): ibis.ifelse(value.isnull(), ibis.null("float64"), value) for value in floats}
         return rows.mutate(**hidden)
+
+    def _remote(self, files: Sequence[Path]) -> Any:
+        """Have the workers read objects of a store, each some of them."""
+        with files[0].open("rb") as content:
+            schema = pq.read_schema(content)
+        names = self._session.createDataFrame([(str(file),) for file in files], "name string")
+        return _map(names.repartition(len(files)), partial(_read_objects, schema=schema), schema)
 
     def epoch_us(self, time: ir.Value) -> ir.Value:
         """Microseconds since 1970, exact; Ibis' own epoch has whole seconds."""
@@ -152,39 +176,65 @@ class Engine:
         return {name: np.ma.filled(values, np.nan) if np.ma.isMA(values) else values for name, values in found.items()}
 
     def _mapped(self, rows: ir.Table, function: Callable[[Columns], pa.Table], schema: pa.Schema) -> Any:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            found = list(batches)
-            if found:
-                whole = pa.Table.from_batches(found)
-                columns = {name: whole[name].to_numpy() for name in whole.column_names}
-                yield from function(columns).to_batches()
-
         frame = self._session.sql(self.con.compile(rows)).repartition("sid")
-        return frame.mapInArrow(run, from_arrow_schema(schema))
+        return _map(frame, lambda part: function({name: part[name].to_numpy() for name in part.column_names}), schema)
+
+    def documented(self, rows: ir.Table, function: Callable[[pa.Table], pa.Table], schema: pa.Schema) -> ir.Table:
+        """Have the workers turn rows into others, any part of them by itself, and keep what comes of it."""
+        name = next(self._names)
+        self._file(name, _map(self._sql(rows), function, schema))
+        return promised(name, schema)
+
+    def written(self, rows: ir.Table | str, finish: Callable[[pa.Table], pa.Table], folder: Path) -> int:
+        """Have the workers finish the rows of a query and write them, each its part, in order; returns how many."""
+        folder.mkdir(parents=True, exist_ok=True)
+        frame = self._session.sql(rows) if isinstance(rows, str) else self._sql(rows)
+        counts = _map(frame, partial(_write_part, finish=finish, folder=folder), COUNTED)
+        return int(counts.toArrow()["rows"].to_numpy().sum())
 
     def run(self, planned: Future[Plan]) -> Iterator[tuple[str, pa.Table]]:
         """Run the steps of a plan; then fetch its results, one after another."""
+        for name, query in self.prepared(planned).items():
+            yield name, self.fetched(query)
+
+    def prepared(self, planned: Future[Plan]) -> dict[str, str]:
+        """Run the steps of a plan; returns the queries of its results."""
         plan = planned.result()
         for name, query in plan.steps:
-            self._keep(name, query)
-        for name, query in plan.results.items():
-            yield name, self._fetched(query)
+            if name in plan.numbered:
+                self._number(name, query, plan.numbered[name])
+            else:
+                self._keep(name, query)
+        return plan.results
+
+    def _number(self, name: str, query: str, number: str) -> None:
+        """Keep the rows of a query, which are in order, with their number; no machine sees all of them."""
+        from pyspark.sql import functions as f
+
+        place = f.monotonically_increasing_id()  # the part in the upper bits, the row of the part in the lower
+        self._file(f"{name}_placed", self._session.sql(query).withColumn("place", place))
+        placed = self._session.table(f"{name}_placed")
+        part, row = f.shiftright("place", PART_BITS), f.col("place").bitwiseAND((1 << PART_BITS) - 1)
+        sizes = placed.groupBy(part.alias("part")).count().toArrow().sort_by("part")
+        before = np.cumsum([0, *sizes["count"].to_pylist()])
+        starts = [(f.lit(key), f.lit(int(low))) for key, low in zip(sizes["part"].to_pylist(), before, strict=False)]
+        if not starts:
+            starts = [(f.lit(0), f.lit(0))]
+        start = f.create_map(*[item for pair in starts for item in pair])[part]
+        self._file(name, placed.withColumn(number, (start + row).cast("int")).drop("place"))
 
     def arrow(self, table: ir.Table) -> pa.Table:
         """Run a query and fetch its rows."""
         self.con._run_pre_execute_hooks(table)
         # DuckDB's sums of integers are wider than Ibis says.
-        return self._fetched(self.con.compile(table)).cast(table.schema().to_pyarrow())
+        return self.fetched(self.con.compile(table)).cast(table.schema().to_pyarrow())
 
-    def _fetched(self, query: str) -> pa.Table:
+    def fetched(self, query: str) -> pa.Table:
+        """Fetch the rows of a query."""
         if self.kind == "duckdb":
             return self.con.con.sql(query).to_arrow_table()
         # Ibis fetches from Spark by way of pandas, which takes NaN for null and loses the zone of times.
-        name = next(self._names)
-        self._file(name, self._session.sql(query))
-        return pq.read_table(self._scratch / name, partitioning=None)
+        return self._session.sql(query).toArrow()
 
     def release(self) -> None:
         """Drop what was kept."""
@@ -207,6 +257,10 @@ class Engine:
     def _session(self) -> Any:
         return self.con._session
 
+    def _sql(self, table: ir.Table) -> Any:
+        self.con._run_pre_execute_hooks(table)
+        return self._session.sql(self.con.compile(table))
+
     def _file(self, name: str, frame: Any) -> None:
         """Keep in files: Spark would plan everything again for every use; files end the plan and hold any amount."""
         folder = self._scratch / name
@@ -217,6 +271,49 @@ class Engine:
     def _view(self, name: str, frame: Any) -> None:
         self._kept.callback(self._session.catalog.dropTempView, name)
         frame.createOrReplaceTempView(name)
+
+
+def _map(frame: Any, function: Callable[[pa.Table], pa.Table], schema: pa.Schema) -> Any:
+    """Have Spark's workers run a function on each part of a frame."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found = list(batches)
+        if found:
+            yield from function(pa.Table.from_batches(found)).to_batches()
+
+    return frame.mapInArrow(run, from_arrow_schema(schema))
+
+
+def _read_objects(names: pa.Table, schema: pa.Schema) -> pa.Table:
+    return dataset_of([storage.place(name) for name in names["name"].to_pylist()]).to_table().cast(schema)
+
+
+def dataset_of(files: Sequence[Path]) -> dataset.Dataset:
+    """Return files, here or in an object store, as what pyarrow and DuckDB read the needed part of."""
+    where = storage.filesystem(files[0]) if storage.is_remote(files[0]) else None
+    return dataset.dataset([storage.name_in(file) for file in files], format="parquet", filesystem=where)
+
+
+def _write_part(rows: pa.Table, finish: Callable[[pa.Table], pa.Table], folder: Path) -> pa.Table:
+    """Finish and write one part, on the machine that has it; one that is done twice is the same."""
+    from pyspark import TaskContext
+
+    table = finish(rows)
+    context = TaskContext.get()
+    if table.num_rows and context is not None:
+        write_windows(table, folder / f"part-{context.partitionId():05d}.parquet")
+    return pa.table([[table.num_rows]], COUNTED)
+
+
+def write_windows(table: pa.Table, path: Path) -> None:
+    """Write rows of a window table, with the version of its schema."""
+    table = table.replace_schema_metadata({VERSION_KEY: str(SCHEMA_VERSION).encode()})
+    # Names repeat; measured numbers hardly do, and looking for it takes longer than writing them.
+    names = [column.name for column in table.schema if pa.types.is_string(column.type)]
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    pq.write_table(table, unfinished, compression="zstd", use_dictionary=names)
+    unfinished.replace(path)
 
 
 def _duckdb(config: CleanConfig, scratch: Path) -> Any:
@@ -252,7 +349,7 @@ def _spark(config: CleanConfig, scratch: Path) -> Any:
     if config.spark_master.startswith("local"):
         options |= {"spark.local.dir": str(scratch / "spill"), "spark.sql.shuffle.partitions": str(config.threads)}
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run whatever python3 is first in PATH
-    for name, value in options.items():
+    for name, value in (options | config.spark_options).items():
         builder = builder.config(name, value)
     try:
         session = builder.getOrCreate()

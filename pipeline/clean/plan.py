@@ -38,19 +38,41 @@ class Plan(msgspec.Struct):
     """Tables to keep, for use in later queries: name and query."""
     results: dict[str, str] = msgspec.field(default_factory=dict)
     """Tables that the plan is for."""
+    numbered: dict[str, str] = msgspec.field(default_factory=dict)
+    """Steps whose rows get a number, in their order -> the column of it."""
 
 
 class Planner:
     """Puts a plan together."""
 
-    def __init__(self, compile_: Callable[[ir.Table], str]) -> None:
-        self._compile = compile_
+    def __init__(self, compile_: Callable[[ir.Table], str], spread: bool = False) -> None:
+        self._compile, self._spread = compile_, spread
         self.plan = Plan()
 
     def cache(self, table: ir.Table, name: str) -> ir.Table:
         """Add a step that keeps a table."""
         self.plan.steps.append((name, self._compile(table)))
         return promised(name, table.schema())
+
+    def numbered(self, table: ir.Table, name: str, **numbers: list[str]) -> ir.Table:
+        """Add steps that keep a table with numbers: rows alike in some columns have the same, in the columns' order.
+
+        That is a rank over all rows, for which an engine of many machines would bring them all to one. Where work is
+        spread, the engine sorts what is different and numbers it part by part.
+        """
+        if not self._spread:
+            ranks = {number: ibis.dense_rank().over(ibis.window(order_by=by)) for number, by in numbers.items()}
+            return self.cache(table.mutate(**{number: rank.cast("int32") for number, rank in ranks.items()}), name)
+        table = plain = self.cache(table, f"{name}_plain")
+        for number, by in numbers.items():
+            step = f"{name}_{number}"
+            different = plain.select(by).distinct().order_by(by)
+            self.plan.steps.append((step, self._compile(different)))
+            self.plan.numbered[step] = number
+            ids = promised(step, ibis.schema({**different.schema(), number: "int32"}))
+            joined = table.inner_join(ids, [table[column].identical_to(ids[column]) for column in by])
+            table = joined.select(*[table[column] for column in table.columns], ids[number])
+        return self.cache(table, name)
 
     def result(self, name: str, table: ir.Table) -> None:
         """Add a result."""
@@ -79,7 +101,7 @@ class Plans:
     def _read_or_made(self, file: Path, make: Callable[[Planner], None]) -> Plan:
         with suppress(FileNotFoundError, msgspec.DecodeError):  # a damaged one is made anew
             return msgspec.json.decode(file.read_bytes(), type=Plan)
-        planner = Planner(self._compile)
+        planner = Planner(self._compile, spread=self._config.engine == "spark")
         make(planner)
         for old in self._folder.parent.glob("*"):
             if old != self._folder:

@@ -62,12 +62,13 @@ class SampleCleaner:
         engine.call("everything", everything)
         engine.put("metrics", metrics)
         make = partial(numbering, rows=everything.schema(), metrics=metrics.schema)
-        found = dict(engine.run(engine.plans.get("numbers", everything.schema(), make=make)))["series"].to_pylist()
+        found = dict(engine.run(engine.plans.get("numbers", everything.schema(), make=make)))["metrics"].to_pylist()
         labels, series = engine.table("labels"), engine.table("series")
         self._own, self._near = labelled(own, labels), None if near is None else labelled(near, labels)
         doubts = partial(units.doubts, series=series.schema(), config=self._config)
         self._doubts = engine.plans.get("doubts", series.schema(), make=doubts)
-        self._first_counter = min((row["sid"] for row in found if row["counter"]), default=2**31 - 1)
+        counters = [row["first_counter"] for row in found if row["first_counter"] is not None]
+        self._first_counter = min(counters, default=2**31 - 1)
         rows = numbers(self._own, self._span_us)
         if self._near is not None:
             rows = ibis.union(rows, numbers(self._near, (low - self._margin_us, high + self._margin_us)))

@@ -17,6 +17,19 @@ from pipeline.clean.expressions import ended
 from pipeline.clean.plan import Planner, promised
 
 LABELS = ["cluster", "metric", "node", "pod", "function", "card", "detail", "le"]
+IDENTITY = [
+    "counter",
+    "entity",
+    "cluster",
+    "canonical",
+    "key_node",
+    "key_pod",
+    "key_function",
+    "key_card",
+    "key_detail",
+    "key_le",
+]
+"""What a series is. Gauges come first: then a range of ids is a kind, and choosing a kind costs nothing."""
 KEYS: dict[str, tuple[str, ...]] = {
     "node": ("cluster", "node"),
     "pod": ("cluster", "pod"),
@@ -45,13 +58,16 @@ def numbering(plan: Planner, rows: ibis.Schema, metrics: pa.Schema) -> None:
 
     They are about ``everything``, rows with their labels, and ``metrics``, what is known of them.
     """
-    labels = plan.cache(_label_sets(promised("everything", rows), promised("metrics", metrics)), "labels")
-    series = plan.cache(_series(labels), "series")
-    plan.result("series", series.select("sid", "metric", "counter"))
+    sets = _label_sets(promised("everything", rows), promised("metrics", metrics))
+    labels = plan.numbered(sets, "labels", label=[*dict.fromkeys([*IDENTITY, *LABELS])], sid=IDENTITY)
+    things = ["entity", "cluster", "node", "own_pod", "function", "card"]
+    series = plan.numbered(_series(labels), "series", thing=things, family=["cluster", "metric"])
+    by_metric = series.group_by("metric").agg(first_counter=series.sid.min(where=series.counter))
+    plan.result("metrics", by_metric)
 
 
 def _label_sets(rows: ir.Table, known: ir.Table) -> ir.Table:
-    """Number the label sets of raw rows and the series they belong to; which rules they break."""
+    """The label sets of raw rows and the series they belong to; which rules they break."""
     sets = rows.select(LABELS).distinct()
     joined = sets.left_join(known, "metric").select(
         *[sets[name] for name in LABELS], *[known[name] for name in known.columns if name != "metric"]
@@ -62,7 +78,7 @@ def _label_sets(rows: ir.Table, known: ir.Table) -> ir.Table:
         empty = ibis.null(joined[column].type())
         return ibis.ifelse(joined.entity.isin(list(entities)), joined[column], empty)
 
-    joined = joined.mutate(
+    return joined.mutate(
         key_node=only("node", "node", "card"),
         key_pod=only("pod", "pod", "function"),
         key_function=only("function", "function"),
@@ -71,28 +87,10 @@ def _label_sets(rows: ir.Table, known: ir.Table) -> ir.Table:
         key_detail=only("detail", "function"),
         key_le=only("le", "function"),
     )
-    # Gauges first: then a range of ids is a kind, and choosing a kind costs nothing.
-    identity = [
-        "counter",
-        "entity",
-        "cluster",
-        "canonical",
-        "key_node",
-        "key_pod",
-        "key_function",
-        "key_card",
-        "key_detail",
-        "key_le",
-    ]
-    everything = [*identity, *LABELS]
-    return joined.mutate(
-        label=ibis.row_number().over(ibis.window(order_by=everything)).cast("int32"),
-        sid=ibis.dense_rank().over(ibis.window(order_by=identity)).cast("int32"),
-    )
 
 
 def _series(labels: ir.Table) -> ir.Table:
-    """One row a series; ``thing`` numbers the nodes, pods, functions and cards, ``family`` metrics of a cluster."""
+    """One row a series; ``thing`` will number nodes, pods, functions and cards, ``family`` metrics of a cluster."""
     good = labels.filter(labels.rule.isnull())
     series = good.group_by("sid").agg(
         entity=good.entity.max(),
@@ -108,12 +106,7 @@ def _series(labels: ir.Table) -> ir.Table:
         le=good.key_le.max(),
     )
     # A function's pods and buckets are series of the function.
-    own_pod = ibis.ifelse(series.entity == "pod", series.pod, ibis.null("string"))
-    order = [series.entity, series.cluster, series.node, own_pod, series.function, series.card]
-    return series.mutate(
-        thing=ibis.dense_rank().over(ibis.window(order_by=order)).cast("int32"),
-        family=ibis.dense_rank().over(ibis.window(order_by=["cluster", "metric"])).cast("int32"),
-    )
+    return series.mutate(own_pod=ibis.ifelse(series.entity == "pod", series.pod, ibis.null("string")))
 
 
 def named(rows: ir.Table, series: ir.Table, entity: str) -> ir.Table:

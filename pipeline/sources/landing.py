@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline import kept
+from pipeline import kept, storage
 from pipeline.contracts.raw import MARGIN, MARGIN_S, TABLES
 from pipeline.errors import DataError, SourceError
 from pipeline.files import replaced_folder, write_atomic
@@ -180,8 +180,7 @@ class Landing:
 def _write_margin(file: Path, target: Path, border: date) -> None:
     """Keep the samples of a file that are close to a border between days."""
     at = datetime(border.year, border.month, border.day, tzinfo=UTC)
-    ends = (pa.scalar(at + step, TABLES["samples"].field("time").type) for step in (-_MARGIN, _MARGIN))
-    first, last = ends
+    first, last = (pa.scalar(at + step, TABLES["samples"].field("time").type) for step in (-_MARGIN, _MARGIN))
     rows = pq.ParquetFile(file).read()
     rows = rows.filter(pc.and_(pc.greater_equal(rows["time"], first), pc.less(rows["time"], last)))
     if rows.num_rows:
@@ -264,11 +263,15 @@ def _date(day: int) -> str:
 
 
 def _write(rows: pa.Table, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not storage.is_remote(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     # Minima and maxima leave NaN out, and DuckDB skips row groups by them: NaN rows would silently vanish from filters.
     ordered = [column.name for column in rows.schema if not pa.types.is_floating(column.type)]
     # Without the stored Arrow schema, dictionary-encoded strings are read back as the plain strings of the contract.
-    pq.write_table(rows, path, compression="zstd", compression_level=1, write_statistics=ordered, store_schema=False)
+    with path.open("wb") as file:
+        pq.write_table(
+            rows, file, compression="zstd", compression_level=1, write_statistics=ordered, store_schema=False
+        )
 
 
 def _merge(partitions: dict[tuple[str, str, str], Partition], entry: Partition) -> None:

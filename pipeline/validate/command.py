@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from pipeline import kept, settings
+from pipeline import kept, settings, storage
 from pipeline.contracts.windows import TABLES
 from pipeline.errors import DataError
 from pipeline.files import replaced_folder, write_atomic
@@ -125,7 +125,7 @@ def _files(windows: Path, table: str, day: str) -> list[Path]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the stage from the command line."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.validate", description=__doc__)
-    parser.add_argument("--windows", type=Path, default=Path("data/windows"))
+    parser.add_argument("--windows", type=storage.place, default=Path("data/windows"), help="folder or s3:// prefix")
     parser.add_argument("--out", type=Path, default=Path("data/validation"))
     parser.add_argument("--metrics", type=Path, default=Path("data/metrics/validate.json"))
     parser.add_argument("--params", type=Path, default=settings.PARAMS_FILE)

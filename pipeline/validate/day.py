@@ -95,10 +95,15 @@ def _check(day: str, tables: dict[str, pd.DataFrame], suites: Suites, config: Va
 def _read(table: str, files: list[Path]) -> pd.DataFrame:
     for file in files:
         try:
-            schema = pq.read_schema(file)
+            with file.open("rb") as content:
+                schema = pq.read_schema(content)
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{file} cannot be read: {error}", "a Parquet file", "run clean again") from error
         if (schema.metadata or {}).get(VERSION_KEY) != str(SCHEMA_VERSION).encode() or not schema.equals(TABLES[table]):
             raise ContractError(f"{file}: not the schema of {table}", f"version {SCHEMA_VERSION}", "run clean again")
-    frame: pd.DataFrame = pd.concat([pq.ParquetFile(file).read().to_pandas() for file in files], ignore_index=True)
+    parts = []
+    for file in files:
+        with file.open("rb") as content:
+            parts.append(pq.ParquetFile(content).read().to_pandas())
+    frame: pd.DataFrame = pd.concat(parts, ignore_index=True)
     return frame

@@ -5,7 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from collections.abc import Callable
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -17,6 +22,7 @@ from pipeline.contracts.windows import KEYS, TABLES
 from pipeline.ingest import IngestConfig, Range, ingest
 from pipeline.sources.sample import SampleConfig
 
+ROOT = Path(__file__).parents[3]
 TRACES = Path(os.environ.get("LOADMASTER_TRACES", Path(__file__).parents[4] / "shared" / "data"))
 
 GENAI_DAY = date(2022, 9, 11)
@@ -71,6 +77,80 @@ class TestSpark:
         config = IngestConfig(source="traces", traces=TracesConfig(format="alibaba_genai", paths=files))
         ingest(config, Range(GENAI_DAY, GENAI_DAY), tmp_path / "raw")
         both(run_clean, tmp_path / "raw")
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a standalone master with two workers of one core and 1 GB, each a process of its own."""
+    import pyspark
+
+    home, folder, address = Path(pyspark.__file__).parent, tmp_path_factory.mktemp("cluster"), "127.0.0.1"
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": address,
+        "SPARK_PUBLIC_DNS": address,
+        "SPARK_DAEMON_MEMORY": "256m",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    port, log = free_port(), folder / "log"
+    url = f"spark://{address}:{port}"
+    deploy, where = "org.apache.spark.deploy", ["--host", address, "--webui-port"]
+    commands = [[f"{deploy}.master.Master", *where, str(free_port()), "--port", str(port)]]
+    for number in range(2):
+        size = ["-c", "1", "-m", "1g", "-d", str(folder / str(number))]
+        commands.append([f"{deploy}.worker.Worker", *where, str(free_port()), *size, url])
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        with log.open("w") as said:
+            for command in commands:
+                class_ = [home / "bin" / "spark-class", *command]
+                started.append(subprocess.Popen(class_, env=environment, stdout=said, stderr=said))
+        until = time.monotonic() + 180
+        while log.read_text().count("Registering worker") < 2:
+            if time.monotonic() > until or any(process.poll() is not None for process in started):
+                pytest.fail(f"the cluster did not start: {log.read_text()[-2000:]}")
+            time.sleep(0.5)
+        yield url
+    finally:
+        for process in reversed(started):  # workers first
+            process.send_signal(signal.SIGTERM)
+        for process in started:
+            process.wait(60)
+
+
+on_two_workers = [*spark, pytest.mark.soak, pytest.mark.timeout(1800)]
+
+
+class TestSparkOnTwoWorkers:
+    pytestmark = on_two_workers
+
+    def test_they_give_the_same_rows_and_write_them(
+        self, master: str, run_clean: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("LOADMASTER_VAR", str(tmp_path / "var"))
+        monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+        sample = SampleConfig(days=2, clusters=2, nodes=2, functions=3, scrape_seconds=173.0)
+        ingest(IngestConfig(sample=sample), Range(), tmp_path / "raw")
+        options = {
+            "spark.cores.max": "2",
+            "spark.executor.memory": "512m",
+            "spark.executorEnv.PYTHONPATH": str(ROOT),
+            "spark.sql.shuffle.partitions": "3",
+            "spark.sql.adaptive.enabled": "false",  # it would put such small parts together
+            "spark.driver.host": "127.0.0.1",
+        }
+        found = run_clean(tmp_path / "raw", engine="spark", spark_master=master, spark_options=options, memory_mb=700)
+        assert_same(run_clean(tmp_path / "raw"), found)
+        parts = [file.name for file in (found.out / "pods").glob("date=*/*.parquet")]
+        assert len(parts) > 2, "several tasks wrote a part each"
+        assert "part-0.parquet" not in parts, "the driver wrote none"
 
 
 def test_spark_without_pyspark_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
