@@ -101,7 +101,7 @@ def start(settings: Settings) -> Service:
         decider,
         Lane(settings),
         clusters_file,
-        Clusters(clusters_file, metrics),
+        Clusters(clusters_file, metrics, decider),
         flips=ThreadPoolExecutor(1, thread_name_prefix="flip"),
     )
 

@@ -21,17 +21,14 @@ from placement.api.routes import Group
 from placement.decide import Decision
 from placement.errors import PlaceRefusedError
 from placement.kube.cluster import Cluster
-from placement.kube.objects import GIB, Pod, Read
+from placement.kube.objects import Pod, Read
+from placement.kube.request import request_of
 from placement.settings import MIB
-from sched_env import problems
-from wire.contracts.place import PlacementRequest
 
 group = Group("kube-scheduler extender")
 
 BEST = 10
 """``MaxExtenderPriority``: whole numbers up to this are what the scheduler takes."""
-ANNOTATION = "loadmaster.dev/"
-"""Before a request field, in a pod's annotations: ``loadmaster.dev/duration_s: "120"``."""
 MOST_NODES = 20_000
 
 _Names = Annotated[list[str], msgspec.Meta(max_length=MOST_NODES)]
@@ -173,26 +170,5 @@ async def _decide(request: Request, call: _Call) -> tuple[Decision, list[str]]:
     settings = running.clusters_file.extender
     assert settings is not None  # noqa: S101  (looked at when the body was read)
     state = call.cluster.state(settings.problem, call.names, offered=True)
-    asked = PlacementRequest(
-        call.pod.metadata.uid or call.pod.metadata.name or "pod", fields(call.pod, settings.problem), call.pod.workload
-    )
+    asked = request_of(call.pod, settings.problem)
     return await running.decider.decide_beside(state, [asked], 1), state.names
-
-
-def fields(pod: Pod, problem: str) -> dict[str, float]:
-    """Return the request fields of a pod: what its containers ask for, and what its annotations say beside."""
-    known = problems.get(problem).request_fields
-    try:
-        found = {"cpu": pod.request("cpu"), "mem": pod.request("memory") / GIB}
-    except ValueError as error:
-        raise PlaceRefusedError(
-            422, f"pod {pod.metadata.name!r}: {error}", "amounts as Kubernetes writes them"
-        ) from error
-    for key, text in (pod.metadata.annotations or {}).items():
-        name = key.removeprefix(ANNOTATION)
-        if name != key and name in known:
-            try:
-                found[name] = float(text)
-            except ValueError as error:
-                raise PlaceRefusedError(422, f"annotation {key} is {text[:40]!r}", "a number") from error
-    return found

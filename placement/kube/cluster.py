@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from placement.errors import PlaceRefusedError
 from placement.kube.config import node_problems
+from placement.kube.eligible import eligible
 from placement.kube.objects import GIB, MILLI, Node, Pod
 from placement.state import State
 from sched_env import problems
@@ -60,6 +61,7 @@ class Cluster:
     ) -> None:
         self.name, self._prices, self._now = name, dict(prices or {}), now
         self._lock = threading.Lock()
+        self._nodes: dict[str, Node] = {}
         self._index: dict[str, int] = {}
         self._names: list[str] = []
         self._table = np.zeros((len(COLUMNS), 64))
@@ -74,6 +76,7 @@ class Cluster:
         """A node appeared or changed."""
         name = node.metadata.name
         with self._lock:
+            self._nodes[name] = node
             row = self._index.get(name)
             if row is None:
                 row = self._index[name] = len(self._names)
@@ -93,6 +96,7 @@ class Cluster:
             row = self._index.pop(name, None)
             if row is None:
                 return
+            del self._nodes[name]
             last = self._names.pop()
             if last != name:
                 self._names[row] = last
@@ -168,6 +172,12 @@ class Cluster:
             if name not in columns:
                 columns[name] = np.full(len(known), default)
         return State(problem, known, columns, {}, (len(fields) - len(COLUMNS)) * len(known))
+
+    def eligible(self, pod: Pod) -> list[str]:
+        """Return the nodes that are ready and that the pod's own demands and the nodes' taints allow."""
+        with self._lock:
+            nodes = list(self._nodes.values())
+        return [node.metadata.name for node in nodes if node.ready and eligible(pod, node)]
 
     def size(self) -> tuple[int, int, int]:
         """Return how many nodes, pods and assumed placements there are."""

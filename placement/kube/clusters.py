@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from os import getpid
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING
 
 from placement.errors import PlaceRefusedError
-from placement.kube.config import ClusterSettings, ClustersFile
+from placement.kube.config import ClusterSettings, ClustersFile, GatesSettings
+from placement.kube.request import request_of
 from placement.metrics import Metrics
 from wire.errors import ConfigError, legal
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
 
+    from placement.decide import Decider
     from placement.kube.cluster import Cluster
+    from placement.kube.gates import Gates
+    from placement.kube.lease import Lease
     from placement.kube.objects import Node, Pod
     from placement.kube.watch import Watch
 
@@ -35,14 +43,44 @@ class Watched:
 
 
 class Clusters:
-    """The clusters of the settings, by name."""
+    """The clusters of the settings, by name, and the adapters that act on them.
 
-    def __init__(self, settings: ClustersFile, metrics: Metrics) -> None:
-        self._watched = {name: _watch(name, one) for name, one in settings.clusters.items()}
-        for name, watched in self._watched.items():
+    Args:
+        settings: The clusters file.
+        metrics: Where the clusters are shown.
+        decider: Whom adapters ask; None where none is on.
+    """
+
+    def __init__(self, settings: ClustersFile, metrics: Metrics, decider: Decider | None = None) -> None:
+        self._watched: dict[str, Watched] = {}
+        self._adapters: list[Gates | Lease] = []
+        for name, one in settings.clusters.items():
+            client = connect(name, one)
+            gates = None
+            if settings.gates is not None and settings.gates.cluster == name and decider is not None:
+                gates = partial(self._gates, client, settings.gates, decider)
+            self._watched[name] = watched = _watch(name, one, client, gates)
             metrics.show_cluster(name, watched.cluster.size, watched.silent_s)
             for watch in watched.watches:
                 watch.start()
+
+    def _gates(self, client: ApiClient, settings: GatesSettings, decider: Decider, cluster: Cluster) -> Gates:
+        from placement.kube.gates import Gates
+        from placement.kube.lease import Lease
+
+        def choose(cluster: Cluster, pod: Pod, names: list[str]) -> str | None:
+            if not names:
+                return None
+            state = cluster.state(settings.problem, names, offered=True)
+            ranked = decider.decide(state, [request_of(pod, settings.problem)], 1).placements[0].ranked
+            return ranked[0].name if ranked else None
+
+        lease = Lease(client, settings.namespace, f"loadmaster-gates-{cluster.name}", f"{gethostname()}-{getpid()}")
+        gates = Gates(client, cluster, lease, choose)
+        self._adapters += [gates, lease]
+        lease.start()
+        gates.start()
+        return gates
 
     def get(self, name: str) -> Cluster:
         """Return a cluster, if it is watched and was seen whole at least once."""
@@ -58,19 +96,34 @@ class Clusters:
         return list(self._watched)
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop acting, then watching."""
+        for adapter in self._adapters:
+            adapter.stop()
         for watched in self._watched.values():
             for watch in watched.watches:
                 watch.stop()
 
 
-def _watch(name: str, settings: ClusterSettings) -> Watched:
+def _watch(
+    name: str, settings: ClusterSettings, client: ApiClient, adapter: Callable[[Cluster], Gates] | None
+) -> Watched:
     from placement.kube.cluster import Cluster
     from placement.kube.objects import Node, Pod
     from placement.kube.watch import Watch
 
-    client = connect(name, settings)
     cluster = Cluster(name, settings.prices)
+    gates = adapter(cluster) if adapter is not None else None
+
+    def put_pod(pod: Pod) -> None:
+        cluster.put_pod(pod)
+        if gates is not None:
+            gates.put(pod)
+
+    def drop_pod(pod: Pod) -> None:
+        cluster.drop_pod(pod.metadata.uid)
+        if gates is not None:
+            gates.drop(pod.metadata.uid)
+
     nodes = Watch(
         client,
         "/api/v1/nodes",
@@ -83,8 +136,8 @@ def _watch(name: str, settings: ClusterSettings) -> Watched:
         client,
         "/api/v1/pods",
         Pod,
-        put=cluster.put_pod,
-        drop=lambda pod: cluster.drop_pod(pod.metadata.uid),
+        put=put_pod,
+        drop=drop_pod,
         only=lambda there: cluster.only_pods(pod.metadata.uid for pod in there),
     )
     return Watched(cluster, (nodes, pods))

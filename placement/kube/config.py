@@ -39,11 +39,21 @@ class ExtenderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     problem: ProblemName = "functions"
 
 
+class GatesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whose gated pods are placed."""
+
+    cluster: Name
+    problem: ProblemName = "functions"
+    namespace: str = "default"
+    """Where the lease is that makes one replica the leader."""
+
+
 class ClustersFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file."""
 
     clusters: dict[Name, ClusterSettings] = {}
     extender: ExtenderSettings | None = None
+    gates: GatesSettings | None = None
 
 
 def load(path: Path | None) -> ClustersFile:
@@ -55,12 +65,12 @@ def load(path: Path | None) -> ClustersFile:
     except (OSError, yaml.YAMLError, msgspec.ValidationError) as error:
         said = str(error).replace("\n", " ")
         raise ConfigError(f"{path}: {said}", "a clusters file as docs/kubernetes.md shows it") from error
-    asked = found.extender
-    if asked is not None and asked.cluster not in found.clusters:
-        raise ConfigError(f"{path}: extender.cluster is {asked.cluster!r}", legal(found.clusters))
-    if asked is not None and asked.problem not in node_problems():
-        expected = legal(node_problems())
-        raise ConfigError(f"{path}: extender.problem is {asked.problem!r}, whose candidates are no nodes", expected)
+    for name, asked in (("extender", found.extender), ("gates", found.gates)):
+        if asked is not None and asked.cluster not in found.clusters:
+            raise ConfigError(f"{path}: {name}.cluster is {asked.cluster!r}", legal(found.clusters))
+        if asked is not None and asked.problem not in node_problems():
+            expected = legal(node_problems())
+            raise ConfigError(f"{path}: {name}.problem is {asked.problem!r}, whose candidates are no nodes", expected)
     return found
 
 

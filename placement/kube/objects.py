@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 
@@ -111,6 +112,42 @@ class Container(Read, frozen=True):
     """``Always`` makes an init container a sidecar, which stays."""
 
 
+class Requirement(Read, frozen=True):
+    """One demand on a node's labels or fields."""
+
+    key: str
+    operator: str
+    values: list[str] | None = None
+
+
+class Term(Read, frozen=True):
+    """Demands that must all hold."""
+
+    match_expressions: list[Requirement] | None = None
+    match_fields: list[Requirement] | None = None
+
+
+class NodeSelector(Read, frozen=True):
+    """Terms of which one must hold."""
+
+    node_selector_terms: list[Term] = msgspec.field(default_factory=list)
+
+
+class Toleration(Read, frozen=True):
+    """A taint that a pod does not mind."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+class Gate(Read, frozen=True):
+    """What keeps a pod from being scheduled."""
+
+    name: str
+
+
 class PodSpec(Read, frozen=True):
     """What a pod shall be."""
 
@@ -119,6 +156,17 @@ class PodSpec(Read, frozen=True):
     init_containers: list[Container] | None = None
     overhead: dict[str, str | int | float] | None = None
     scheduler_name: str = ""
+    node_selector: dict[str, str] | None = None
+    tolerations: list[Toleration] | None = None
+    scheduling_gates: list[Gate] | None = None
+    affinity: dict[str, Any] | None = None
+    """As it was written: what is not read here is written back as it was."""
+
+    @property
+    def required_affinity(self) -> NodeSelector | None:
+        """The node affinity that must hold."""
+        said = ((self.affinity or {}).get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution")
+        return msgspec.convert(said, NodeSelector) if said else None
 
 
 class PodStatus(Read, frozen=True):
@@ -151,6 +199,10 @@ class Pod(Read, frozen=True):
     def holds(self) -> bool:
         """Whether it takes resources of a node."""
         return bool(self.spec.node_name) and self.status.phase not in ("Succeeded", "Failed")
+
+    def gated_by(self, name: str) -> bool:
+        """Whether this gate keeps it."""
+        return any(gate.name == name for gate in self.spec.scheduling_gates or ())
 
     @property
     def workload(self) -> str:
