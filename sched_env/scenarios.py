@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 import yaml
@@ -27,8 +27,13 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 Size = Annotated[float, msgspec.Meta(gt=0)]
 Amount = Annotated[float, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Kind = TypeVar("Kind", bound="Scenario")
 Range = Annotated[list[float], msgspec.Meta(min_length=2, max_length=2)]
 """[low, high]"""
+
+
+SPLITS = {"train": (0.0, 0.6), "validation": (0.6, 0.75), "test": (0.75, 1.0)}
+"""Where each part of a trace begins and ends, in shares of its rows; as the pipeline cuts time (section ``splits``)."""
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,6 +55,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """First trace row an episode may start at, when no start is asked for."""
     start_max: Count = 0
     """Row before which such an episode starts; 0: the end of the trace."""
+    split: Literal["all", "train", "validation", "test"] = "all"
+    """Which part of the trace episodes lie in, in that order, from start to end: no row is in two of them."""
     reward: str = "default"
     """A built-in reward, or ``module:function`` of the user's (``sched_env.rewards``)."""
     reward_range: Range | None = None
@@ -69,6 +76,30 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def price_assumed(self) -> bool:
         """Whether costs are at 1 USD a node hour because no price is known; reports say so."""
         return False
+
+
+def within_split(scenario: Kind, rows: int, episode_rows: int = 1) -> tuple[Kind, int]:
+    """Return the scenario with starts in its part of a trace, and the row at which its episodes end at the latest.
+
+    ``start_min`` and ``start_max`` hold where they lie in the part.
+
+    Args:
+        scenario: The settings; ``split`` is ``all`` in the result, so that no part of a part is taken.
+        rows: What can be a start: rows, windows, workflows.
+        episode_rows: How many of them an episode has, where that is known.
+    """
+    if scenario.split == "all":
+        return scenario, rows
+    begin, end = (int(share * rows) for share in SPLITS[scenario.split])
+    if end - begin < episode_rows:
+        raise ConfigError(
+            f"{scenario.name}: part {scenario.split} of the trace has {end - begin} of its {rows} rows",
+            f"at least {episode_rows}, for one episode",
+            "take a longer trace or shorter episodes",
+        )
+    first = scenario.start_min if begin <= scenario.start_min < end else begin
+    last = scenario.start_max if begin < scenario.start_max < end else 0
+    return msgspec.structs.replace(scenario, split="all", start_min=first, start_max=last), end
 
 
 def names() -> list[str]:

@@ -5,9 +5,10 @@ Here is what problems share: the table of nodes, and the checks of a column.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from wire.errors import TraceError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Table = TypeVar("Table", bound=Any)
 
 
 def no_floats() -> Floats:
@@ -33,6 +35,18 @@ def listed(items: Ints, first: Ints, stop: Ints, lists: int) -> tuple[NDArray[np
     order = np.argsort(at, kind="stable")
     sizes = np.bincount(at, minlength=lists)
     return np.repeat(items, count)[order].astype(np.int32), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def first_rows(table: Table, rows: int) -> Table:
+    """Return a table of rows with only the first of them: columns are its arrays of one axis with an entry a row."""
+    size = len(table)
+    columns = {name: getattr(table, name) for name in table.__dataclass_fields__}
+    cut = {
+        name: values[:rows]
+        for name, values in columns.items()
+        if isinstance(values, np.ndarray) and values.shape == (size,)
+    }
+    return dataclasses.replace(table, **cut)
 
 
 def column(table: str, name: str, values: Any, dtype: type, rows: int) -> NDArray[Any]:

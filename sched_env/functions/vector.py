@@ -52,8 +52,8 @@ from sched_env.functions.state import (
 from sched_env.functions.tables import FunctionTrace
 from sched_env.functions.trace import load as load_trace
 from sched_env.futures import Future, Record
-from sched_env.scenarios import Scenario
-from sched_env.tables import Floats, NodeTable
+from sched_env.scenarios import Scenario, within_split
+from sched_env.tables import Floats, NodeTable, first_rows
 from sched_env.vector import SHEET, PlacementVectorEnv
 from wire.errors import ConfigError
 
@@ -237,4 +237,6 @@ def make(
     if not isinstance(scenario, ServerlessScenario):
         raise ConfigError(f"scenario {scenario.name!r} is a {type(scenario).__name__}", "a ServerlessScenario")
     functions, nodes = load_trace(trace, scenario)
-    return ServerlessVectorEnv(scenario, num_envs, functions, nodes, seed=seed, copy=copy)
+    settings, end = within_split(scenario, len(functions), scenario.horizon + 1)
+    functions = first_rows(functions, end)
+    return ServerlessVectorEnv(settings, num_envs, functions, nodes, seed=seed, copy=copy)

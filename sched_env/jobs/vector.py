@@ -43,8 +43,9 @@ from sched_env.jobs.state import (
 from sched_env.jobs.tables import Floats, JobTrace, RuntimeTable
 from sched_env.jobs.trace import beside
 from sched_env.jobs.workload import Workload
-from sched_env.scenarios import SYNTHETIC, Scenario
+from sched_env.scenarios import SYNTHETIC, Scenario, within_split
 from sched_env.stepping import NO_ROWS, PARK, RESTART, SKIP
+from sched_env.tables import first_rows
 from sched_env.vector import Outcome, PlacementVectorEnv
 from wire.errors import ConfigError
 
@@ -245,7 +246,10 @@ def make(scenario: Scenario, num_envs: int, *, seed: int = 0, trace: Any = None,
     """Make the environments of a scenario; see :func:`workload` for ``trace``."""
     if not isinstance(scenario, CpnScenario):
         raise ConfigError(f"scenario {scenario.name!r} is a {type(scenario).__name__}", "a CpnScenario")
-    return CpnVectorEnv(scenario, num_envs, workload(scenario, trace), seed=seed, copy=copy)
+    load = workload(scenario, trace)
+    settings, end = within_split(scenario, len(load.jobs), scenario.episode_jobs)
+    load = load._replace(jobs=first_rows(load.jobs, end))
+    return CpnVectorEnv(settings, num_envs, load, seed=seed, copy=copy)
 
 
 def workload(scenario: CpnScenario, trace: Any = None) -> Workload:

@@ -194,7 +194,7 @@ def begin(arguments: Any, out: Buffers, b: int, start: int, _fresh: bool) -> boo
     state.cursor[b] = 0
     window = cluster.next_stress[start]
     if window == NONE:
-        window = cluster.next_stress[0]
+        window = cluster.next_stress[min(rules.start_min, cluster.next_stress.size - 1)]
     enter(cluster, rules, state, scratch, b, window, True)
     state.totals[b, DISPLACED] = 0.0
     pick(cluster, rules, state, b, False)

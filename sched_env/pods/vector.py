@@ -31,7 +31,7 @@ from sched_env.pods.state import (
 )
 from sched_env.pods.tables import PodTrace
 from sched_env.pods.trace import load as load_trace
-from sched_env.scenarios import Scenario
+from sched_env.scenarios import Scenario, within_split
 from sched_env.tables import Floats, NodeTable
 from sched_env.vector import SHEET, PlacementVectorEnv
 from wire.errors import ConfigError
@@ -103,7 +103,7 @@ class DeployVectorEnv(PlacementVectorEnv):
 
     def _reset(self, starts: NDArray[np.int64]) -> None:
         self._check_starts(starts, len(self.trace), "windows")
-        if self.cluster.next_stress[0] < 0:
+        if self.cluster.next_stress[min(self.rules.start_min, len(self.trace) - 1)] < 0:
             raise ConfigError(
                 f"no node of the trace is ever above the threshold of {self.scenario.threshold}",
                 "a window, before the last, with something to decide",
@@ -197,4 +197,5 @@ def make(scenario: Scenario, num_envs: int, *, seed: int = 0, trace: Any = None,
     if not isinstance(scenario, DeployScenario):
         raise ConfigError(f"scenario {scenario.name!r} is a {type(scenario).__name__}", "a DeployScenario")
     pods, nodes = load_trace(trace, scenario)
-    return DeployVectorEnv(scenario, num_envs, pods, nodes, seed=seed, copy=copy)
+    settings, end = within_split(scenario, len(pods), scenario.episode_windows + 1)  # the last is only counted
+    return DeployVectorEnv(settings, num_envs, pods.windows(0, end), nodes, seed=seed, copy=copy)

@@ -12,10 +12,11 @@ from sched_env.futures import Future, Record
 from sched_env.heap import ITEM
 from sched_env.heap import TIME as LEAVES
 from sched_env.jit import entry
+from sched_env.scenarios import within_split
 from sched_env.stepping import PARK, RESTART
 from sched_env.vector import PlacementVectorEnv
 from sched_env.vm import kernels
-from sched_env.vm.events import CPU, HALVES, MEM, TIME, Events, compile_events, starts_as_recorded
+from sched_env.vm.events import CPU, HALVES, MEM, STOP, TIME, Events, compile_events, starts_as_recorded
 from sched_env.vm.scenario import VmScenario
 from sched_env.vm.state import ENV, REWARD_CPU, REWARD_ONE, REWARD_WAIT, Params, State
 from sched_env.vm.tables import VmTrace
@@ -36,8 +37,11 @@ class VmVectorEnv(PlacementVectorEnv):
     def __init__(
         self, scenario: VmScenario, trace: VmTrace, num_envs: int, *, seed: int = 0, copy: bool = False
     ) -> None:
+        scenario, end = _part(scenario, trace)
         super().__init__(scenario, num_envs, 2 * scenario.most_servers, seed=seed, copy=copy)
         self.trace, self.events = trace, compile_events(trace, scenario)
+        # Episodes end with their part of the trace; lives go on as recorded, or nobody would leave near its end.
+        self.events.parts[-1, STOP] = end
         self.params = _params(scenario, self.events, starts_as_recorded(trace, scenario))
         self.state = _state(scenario, self.events, num_envs)
         self._grows = scenario.growing_servers > 0
@@ -48,7 +52,7 @@ class VmVectorEnv(PlacementVectorEnv):
         return self.state, self.params, self.events
 
     def _reset(self, starts: NDArray[np.int64]) -> None:
-        last = self.events.next_start.size - 1
+        last = int(self.events.parts[-1, STOP])
         bad = starts[(starts >= last) | (self.events.next_start[np.clip(starts, 0, last)] >= last)]
         if bad.size:
             raise ConfigError(f"start {bad[0]} has no request at or after it", f"a trace row from 0 to {last - 1}")
@@ -168,8 +172,21 @@ def make(
     return VmVectorEnv(scenario, load_trace(trace, scenario), num_envs, seed=seed, copy=copy)
 
 
+def _part(scenario: VmScenario, trace: VmTrace) -> tuple[VmScenario, int]:
+    """Return the scenario with starts in its part of the trace, and the row after the part's last."""
+    if scenario.split != "all" and trace.stop.size > 1:
+        raise ConfigError(
+            f"split is {scenario.split} and the trace holds {trace.stop.size} clusters, one after another",
+            "the trace of one cluster, or split: all",
+        )
+    cut, end = within_split(scenario, len(trace))
+    if not (trace.kind[cut.start_min : end] == 0).any() and scenario.split != "all":
+        raise ConfigError(f"part {scenario.split} of the trace has no creation", "a longer trace")
+    return cut, end
+
+
 def _params(scenario: VmScenario, events: Events, recorded: bool) -> Params:
-    rows = events.next_start.size - 1
+    rows = int(events.parts[-1, STOP])
     startable = int(np.flatnonzero(events.next_start[:-1] < rows)[-1]) + 1
     stop = min(scenario.start_max or startable, startable)
     return Params(

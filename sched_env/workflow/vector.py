@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.scenarios import Scenario
+from sched_env.scenarios import Scenario, within_split
 from sched_env.tables import Floats, NodeTable
 from sched_env.vector import PlacementVectorEnv
 from sched_env.workflow import kernels
@@ -96,4 +96,5 @@ def make(
     if not isinstance(scenario, WorkflowScenario):
         raise ConfigError(f"scenario {scenario.name!r} is a {type(scenario).__name__}", "a WorkflowScenario")
     dags, nodes = load(trace, scenario)
-    return WorkflowVectorEnv(scenario, num_envs, dags, nodes, seed=seed, copy=copy)
+    settings, end = within_split(scenario, len(dags))
+    return WorkflowVectorEnv(settings, num_envs, dags[:end], nodes, seed=seed, copy=copy)
