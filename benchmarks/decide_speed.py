@@ -60,7 +60,9 @@ def watched_cluster(count: int, rng: np.random.Generator) -> Cluster:
             "metadata": {"name": f"p{index}", "uid": f"p{index}"},
             "spec": {
                 "nodeName": f"node-{index}",
-                "containers": [{"resources": {"requests": {"cpu": f"{int(rng.integers(100, 3000))}m", "memory": "1Gi"}}}],
+                "containers": [
+                    {"resources": {"requests": {"cpu": f"{int(rng.integers(100, 3000))}m", "memory": "1Gi"}}}
+                ],
             },
         }
         cluster.put_pod(msgspec.convert(pod, Pod))
@@ -70,7 +72,8 @@ def watched_cluster(count: int, rng: np.random.Generator) -> Cluster:
 def measure(work: Callable[[], Any], seconds: float) -> dict[str, float]:
     for _ in range(20):
         work()
-    spent, until = [], time.monotonic() + seconds
+    spent: list[int] = []
+    until = time.monotonic() + seconds
     while time.monotonic() < until or len(spent) < 200:
         started = time.thread_time_ns()
         work()

@@ -15,7 +15,7 @@ from pathlib import Path
 from placement import intake
 from placement.errors import PushRefusedError, StoreError
 from placement.policy import Policy
-from placement.settings import Settings
+from placement.settings import Settings, freezes
 from placement.store import Pointer, PolicyStore
 from sched_env import problems
 from wire.contracts.feature_spec import ProblemName
@@ -88,6 +88,7 @@ class LivePolicies:
 
     def push(self, problem: ProblemName, archive: Path, precondition: Precondition) -> tuple[Live, PromotionRecord]:
         """Make the bundle in a tar archive live, as the signed record beside it says, or raise and change nothing."""
+        self.refuse_frozen()
         self.check(problem, precondition)
         try:
             files, proof = intake.unpack(archive)
@@ -122,6 +123,14 @@ class LivePolicies:
         if pointer is None or pointer.digest is None:
             raise PushRefusedError("precondition", 412, f"no policy is live for {problem}", "one to switch off")
         return self._go_back(problem, None, None)
+
+    def refuse_frozen(self) -> None:
+        """Refuse a push while nothing new may go live; not for good: the same push can be made afterwards."""
+        now = datetime.now(UTC)
+        for start, end in freezes(self._settings.freeze):
+            if start <= now < end:
+                expected = f"a time after {end.isoformat()}"
+                raise PushRefusedError("frozen", 423, f"nothing new goes live until {end.isoformat()}", expected)
 
     def check(self, problem: ProblemName, precondition: Precondition | None) -> None:
         """Compare what the client believes is live with what is so."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -104,6 +105,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How often what is not as it should be (a damaged policy, a store that cannot be written) is tried again, and keys
     are asked for again; while it stays so, less and less often, down to every ten minutes."""
 
+    freeze: str = ""
+    """Times at which no push is taken, as ``start/end`` in RFC 3339, several with commas between: the end of the year,
+    a sale. The way back, to the policy before or to the heuristic, stays open."""
+
     clusters_file: Path | None = None
     """Which clusters are watched and which adapters answer for them (docs/kubernetes.md); none by default."""
 
@@ -128,13 +133,30 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
     given = {problem: environ.get(variable(f"fallback_{problem}")) for problem in problems.names()}
     values["fallbacks"] = {problem: name for problem, name in given.items() if name}
     try:
-        return msgspec.convert(values, Settings, strict=False, dec_hook=_to_path)
-    except msgspec.ValidationError as error:
+        settings = msgspec.convert(values, Settings, strict=False, dec_hook=_to_path)
+        freezes(settings.freeze)
+    except (msgspec.ValidationError, ValueError) as error:
         raise ConfigError(
             f"settings from the environment: {error}",
             f"{PREFIX}<FIELD> as docs/service.md lists them",
             "correct or unset the variable",
         ) from error
+    return settings
+
+
+def freezes(text: str) -> list[tuple[datetime, datetime]]:
+    """Read ``LOADMASTER_FREEZE``."""
+    found = []
+    for part in filter(None, (one.strip() for one in text.split(","))):
+        start, _, end = part.partition("/")
+        try:
+            times = datetime.fromisoformat(start), datetime.fromisoformat(end)
+        except ValueError as error:
+            raise ValueError(f"{variable('freeze')}: {part!r} is not start/end in RFC 3339") from error
+        if any(time.tzinfo is None for time in times) or times[0] >= times[1]:
+            raise ValueError(f"{variable('freeze')}: {part!r} has no time zone, or ends before it begins")
+        found.append(times)
+    return found
 
 
 def _to_path(kind: type, value: Any) -> Any:

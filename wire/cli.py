@@ -45,6 +45,7 @@ VERBS: Table = {
         "registry": ("pipeline.registry.command:main", "list, show, verify, restore: records and bundles"),
         "keys": ("pipeline.registry.keys:main", "list, rotate, retire, revoke: the keys that sign"),
         "serve": ("placement.__main__:main", "run the placement service"),
+        "mode": ("placement.mode:main", "break-glass: heuristics answer, or the policies again"),
     },
     "to try and to check": {
         "run": ("pipeline.local.__main__:main", "the whole night on this machine, with Airflow and the service"),

@@ -58,7 +58,7 @@ async def manifest(request: Request) -> Response:
     summary="Push a signed bundle with its signed promotion record",
     takes="application/x-tar",
     gives=Flipped,
-    refuses=(400, 401, 403, 404, 408, 412, 413, 422, 500),
+    refuses=(400, 401, 403, 404, 408, 412, 413, 422, 423, 500),
     headers=_MATCH | _FIRST,
     secured=True,
 )
@@ -69,6 +69,7 @@ async def push(request: Request) -> Response:
     """
 
     async def change(running: Service, wanted: ProblemName) -> Changed:
+        running.live.refuse_frozen()
         believed = _precondition(request)
         if believed is None:
             expected = 'If-Match: "<live digest>" or If-None-Match: *'
