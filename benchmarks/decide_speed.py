@@ -2,9 +2,9 @@
 
     python benchmarks/decide_speed.py [--candidates 100 1000 5000] [--hidden 64] [--out docs/results]
 
-``watched`` takes the state from a cluster that is kept up to date by events (nodes and pods, no body to decode), for one
-pod, and ranks it; ``body`` starts from the same candidates as JSON, as ``POST /v1/place`` gets them. The figures are
-CPU time of the one thread, because other work on the machine must not count. The last line is JSON.
+``watched`` takes the state from a cluster that is kept up to date by events (nodes and pods, no body to decode), for
+one pod, and ranks it; ``body`` starts from the same candidates as JSON, as ``POST /v1/place`` gets them. The figures
+are CPU time of the one thread, because other work on the machine must not count. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Alone:
         self._live = Live(policy=open_policy(bundle.check(files, problems.spec), "none"))
 
     def get(self, _: str) -> Live:
+        """Return it."""
         return self._live
 
 
