@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -23,6 +23,14 @@ from wire.errors import ContractError
 
 ROWS_PER_GROUP = 8192
 _VERSION_KEY = b"loadmaster.replay"
+
+
+class Departure(NamedTuple):
+    """Something placed that left."""
+
+    who: int
+    candidate: int
+    time_s: float
 
 
 class Recorder:
@@ -61,7 +69,7 @@ class Recorder:
         scores: NDArray[Any] | None,
         action: int,
     ) -> None:
-        """Note a decision, with the scores if the policy gave any; its reward follows with :meth:`reward`."""
+        """Note a decision, with the scores if the policy gave any; what it brought follows with :meth:`outcome`."""
         if self._initial is None:
             self._initial = candidates.copy()
         before = self._initial if step == 0 or self._before is None else self._before
@@ -86,17 +94,19 @@ class Recorder:
         for name, value in row.items():
             self._rows[name].append(value)
 
-    def reward(self, reward: float) -> None:
-        """Note what the last decision brought."""
+    def outcome(self, reward: float, departures: Sequence[Departure]) -> None:
+        """Note what the last decision brought, and who has left since."""
         self._rows["reward"].append(reward)
+        for name, field in (("departed", "who"), ("departed_from", "candidate"), ("departed_s", "time_s")):
+            self._rows[name].append([getattr(departure, field) for departure in departures])
         if len(self._rows["reward"]) >= ROWS_PER_GROUP:
             self._flush()
 
     def forget(self) -> None:
         """Take the last decision back: it was infeasible and changed nothing."""
-        for name, values in self._rows.items():
-            if name != "reward":
-                values.pop()
+        decided = len(self._rows["reward"])
+        for values in self._rows.values():
+            del values[decided:]
 
     def _flush(self) -> None:
         import pyarrow as pa
@@ -163,8 +173,8 @@ def frames(path: Path) -> Iterator[Frame]:
     file = pq.ParquetFile(path)
     metadata = file.schema_arrow.metadata or {}
     version = metadata.get(_VERSION_KEY)
-    if version != str(SCHEMA_VERSION).encode():
-        raise ContractError(f"{path} has replay version {version!r}", str(SCHEMA_VERSION))
+    if version not in (b"1", str(SCHEMA_VERSION).encode()):
+        raise ContractError(f"{path} has replay version {version!r}", f"1 or {SCHEMA_VERSION}")
     stored = json.loads(metadata[b"initial"])
     initial = np.frombuffer(base64.b64decode(stored["float32"]), np.float32).reshape(stored["shape"])
     state = initial.copy()

@@ -150,9 +150,10 @@ def _run_batch(
                 number, step, float(buffers.time_s[0]), seen["candidates"][0], seen["request"][0], seen["mask"][0],
                 scores[0], int(actions[0]),
             )  # fmt: skip
+        departures = env.departures(0, int(actions[0])) if recorder else None
         env.step(actions)
-        if recorder:
-            recorder.reward(float(buffers.reward[0]))
+        if recorder and departures:
+            recorder.outcome(float(buffers.reward[0]), departures())
         for b in running[buffers.wait_s[running] > 0.0]:
             waits[b].append(float(buffers.wait_s[b]))
     decision_us = (spent / decisions if decisions else first / env.num_envs) * 1e6

@@ -21,6 +21,7 @@ from sched_env import futures, planning, problems, rewards, scenarios
 from sched_env.announce import announce_compilation
 from sched_env.jit import entry
 from sched_env.observation import Observation
+from sched_env.replay import Departure
 from sched_env.stepping import NO_ROWS, PARK, RESTART, Dynamics
 from wire.errors import ConfigError, InfeasibleActionError, legal
 
@@ -402,6 +403,10 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
         if self._world is None:
             self._world = planning.digest(self)
         return self._world
+
+    def departures(self, _b: int, _action: int) -> Callable[[], list[Departure]]:
+        """Note who is there before environment b takes an action; the result says who has left once it has."""
+        return list
 
     def _ending(self) -> dict[str, Any]:
         """Describe the episodes that ended in this step; rows are valid where ``_final_obs`` and ``_episode`` are.

@@ -198,4 +198,5 @@ def make(scenario: Scenario, num_envs: int, *, seed: int = 0, trace: Any = None,
         raise ConfigError(f"scenario {scenario.name!r} is a {type(scenario).__name__}", "a DeployScenario")
     pods, nodes = load_trace(trace, scenario)
     settings, end = within_split(scenario, len(pods), scenario.episode_windows + 1)  # the last is only counted
-    return DeployVectorEnv(settings, num_envs, pods.windows(0, end), nodes, seed=seed, copy=copy)
+    pods = pods if end == len(pods) else pods.windows(0, end)
+    return DeployVectorEnv(settings, num_envs, pods, nodes, seed=seed, copy=copy)

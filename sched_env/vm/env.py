@@ -109,6 +109,7 @@ class SchedEnv(PlacementEnv[VmVectorEnv]):
         buffers, action = self.many.buffers, self._action
         action[0] = self._rule(chosen)()[0] if chosen in BUILT_IN_RULES else chosen
         if self._recorder:
+            departures = self.many.departures(0, int(action[0]))
             self._record(int(action[0]))
         finished = self.many.advance(action, HOLD)
         if finished < 0:
@@ -116,7 +117,7 @@ class SchedEnv(PlacementEnv[VmVectorEnv]):
         self._steps += 1
         reward = float(buffers.reward[0])
         if self._recorder:
-            self._recorder.reward(reward)
+            self._recorder.outcome(reward, departures())
         self._over = finished > 0
         return reward, bool(buffers.terminated[0]), bool(buffers.truncated[0]), {"invalid": False}
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +13,14 @@ from sched_env.futures import Future, Record
 from sched_env.heap import ITEM
 from sched_env.heap import TIME as LEAVES
 from sched_env.jit import entry
+from sched_env.replay import Departure
 from sched_env.scenarios import within_split
 from sched_env.stepping import PARK, RESTART
 from sched_env.vector import PlacementVectorEnv
 from sched_env.vm import kernels
 from sched_env.vm.events import CPU, HALVES, MEM, STOP, TIME, Events, compile_events, starts_as_recorded
 from sched_env.vm.scenario import VmScenario
-from sched_env.vm.state import ENV, REWARD_CPU, REWARD_ONE, REWARD_WAIT, Params, State
+from sched_env.vm.state import ENV, NOWHERE, REWARD_CPU, REWARD_ONE, REWARD_WAIT, Params, State
 from sched_env.vm.tables import VmTrace
 from sched_env.vm.trace import load as load_trace
 from wire.errors import ConfigError
@@ -108,6 +110,38 @@ class VmVectorEnv(PlacementVectorEnv):
         rows = np.minimum(self.state.env.row[: self.num_envs], self.events.home.size - 1)
         homes: NDArray[np.int64] = self.events.home[rows].astype(np.int64)
         return homes
+
+    def departures(self, b: int, action: int) -> Callable[[], list[Departure]]:
+        """Note which VMs are there; a deletion of a VM that was never placed is none."""
+        events, state, row = self.events, self.state, int(self.state.env.row[b])
+        if self.params.waits:
+            there = {**self._leaving(b), row * state.cpu.shape[1] + action: self.buffers.time_s[b] + events.life_s[row]}
+        else:
+            where = state.where[b].copy()
+            where[events.slot[row]] = action
+
+        def departed(rows: NDArray[np.int64], halves: NDArray[Any], times: NDArray[np.float64]) -> list[Departure]:
+            columns = self.trace.vmid[rows].tolist(), halves.tolist(), times.tolist()
+            return [Departure(*each) for each in zip(*columns, strict=True)]
+
+        def after() -> list[Departure]:
+            if self.params.waits:
+                stayed = self._leaving(b)
+                gone = sorted((time_s, item) for item, time_s in there.items() if item not in stayed)
+                items = np.array([item for _, item in gone], np.int64)
+                times = np.array([time_s for time_s, _ in gone])
+                return departed(*np.divmod(items, state.cpu.shape[1]), times)
+            rows = np.arange(row + 1, int(state.env.row[b])) if self.params.releases else np.empty(0, np.int64)
+            rows = rows[events.slot[rows] < 0]
+            rows = rows[where[~events.slot[rows]] != NOWHERE]
+            return departed(rows, where[~events.slot[rows]], self.trace.time[rows])
+
+        return after
+
+    def _leaving(self, b: int) -> dict[int, float]:
+        """Return when the VMs of an environment that waits will leave, by row and half in one number."""
+        heap = self.state.leaving[b, : int(self.state.env.leaving[b])]
+        return dict(zip(heap[:, ITEM].astype(np.int64).tolist(), heap[:, LEAVES].tolist(), strict=True))
 
     def record(self) -> Record:
         """Return all requests; lives are those of the same flavour. Only where requests wait is a life its own."""

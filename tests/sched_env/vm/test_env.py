@@ -145,6 +145,47 @@ def test_expanding_is_padded_with_the_mask_off():
     assert seen["obs"][2:].any()
 
 
+def departures(path):
+    keys = ("departed", "departed_from", "departed_s")
+    return [list(zip(*(frame.row[key] for key in keys), strict=True)) for frame in frames(path)]
+
+
+def test_a_replay_holds_which_vms_left_from_where_and_when(tmp_path, vms):
+    # VM 0 leaves at once, before the second request; VM 1 after the third; the row before the start is of nobody here.
+    trace = vms((0, 100, 8, 8), (10, 1, 8, 8), (20, 25, 8, 8), (30, None, 8, 8), (50, None, 8, 8))
+    path = tmp_path / "run.parquet"
+    env = SchedEnv(1, 40, 90, trace, path)
+    env.reset(options={"start": 1})
+    for action in (1, 0, 1, 0):
+        env.step(action)
+    env.close()
+    assert departures(path) == [[(1, 1, 11.0)], [], [(2, 0, 45.0)], []]
+
+
+def test_a_replay_of_a_cluster_that_waits_holds_departures_at_the_time_they_had(tmp_path, vms):
+    # Each fills a half. VM 2 has to wait until VM 1 leaves.
+    trace = vms((0, 60, 40, 8), (10, 30, 40, 8), (20, None, 40, 8))
+    path = tmp_path / "run.parquet"
+    env = SchedEnv(1, 40, 90, trace, path, ending="wait")
+    env.reset(options={"start": 0})
+    over = False
+    while not over:
+        _, _, terminated, truncated, _ = env.step(int(env.action_masks().argmax()))
+        over = terminated or truncated
+    env.close()
+    assert departures(path) == [[], [(1, 1, 40.0)], []]
+
+
+def test_rollouts_record_departures_too(tmp_path):
+    from sched_env.rollout import run_episodes
+
+    path = tmp_path / "run.parquet"
+    run_episodes("vm/recovering", "first_fit", starts=[1000], record=path, servers=2)
+    left = [each for row in departures(path) for each in row]
+    assert len(left) > 10
+    assert len({who for who, _, _ in left}) == len(left)  # nobody leaves twice
+
+
 def test_a_refused_action_leaves_no_row_in_the_replay(tmp_path, vms):
     path = tmp_path / "run.parquet"
     env = SchedEnv(1, 40, 90, vms(*[(k, None, 30, 60) for k in range(3)]), path, invalid_action="penalise")
