@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -60,8 +61,8 @@ def run(stage: str, folder: Path) -> tuple[float, float]:
 
 def night(folder: Path, files: Path, first: int, last: int) -> dict[str, Any]:
     """Take the days of a night through all stages."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "accepted").mkdir(exist_ok=True)
+    shutil.rmtree(folder / "data", ignore_errors=True)  # as DVC does before a stage runs
+    (folder / "accepted").mkdir(parents=True, exist_ok=True)
     (folder / "accepted" / "request_mix.json").write_text('{"day": "", "mix": {}}\n')
     params = yaml.safe_load((Path(__file__).resolve().parents[1] / "params.yaml").read_text())
     params["data"] = {"from": day(first).isoformat(), "to": day(last).isoformat()}
@@ -69,12 +70,14 @@ def night(folder: Path, files: Path, first: int, last: int) -> dict[str, Any]:
     params["ingest"] = {"source": "parquet", "parquet": {"paths": paths}}
     (folder / "params.yaml").write_text(yaml.safe_dump(params))
     found = {stage: run(stage, folder) for stage in STAGES}
-    return {
+    result = {
         "days": last - first + 1,
         "cpu_s": {stage: round(cpu, 2) for stage, (cpu, _) in found.items()},
         "peak_mb": {stage: round(peak) for stage, (_, peak) in found.items()},
         "total_cpu_s": round(sum(cpu for cpu, _ in found.values()), 2),
     }
+    print(folder.name, day(first), day(last), json.dumps(result), flush=True)
+    return result
 
 
 def measure(work: Path, days: int, month: int) -> dict[str, Any]:
