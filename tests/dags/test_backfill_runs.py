@@ -65,9 +65,9 @@ def local(repository, monkeypatch):
         yield settings, api
 
 
-def kill_cleaning(scratch):
+def kill_cleaning(kept):
     """Kill ``clean`` as soon as its first day is done; tells whether it was found at work."""
-    if not list(scratch.glob("2026-02-02-*/account.json")):
+    if not list(kept.glob("2026-02-02-*/account.json")):
         return False
     for process in psutil.Process().children(recursive=True):
         try:
@@ -85,7 +85,7 @@ def backfill(settings, api, *, kill):
     run = api.start(DAG, DAYS)
     killed = not kill
     while (state := api.run_state(DAG, run)) not in ENDED:
-        killed = killed or kill_cleaning(settings.var / "scratch" / "clean")
+        killed = killed or kill_cleaning(settings.var / "cache" / "clean")
         time.sleep(0.1 if not killed else 1)
     tasks = api.tasks(DAG, run)
     for task in tasks:
@@ -107,8 +107,9 @@ def test_days_come_out_the_same_whether_killed_or_cleaned_again(local):
     assert tries["clean"] == 2, "the killed stage is tried again, by Airflow itself"
     assert tries["ingest"] == 1
 
-    # Without what DVC remembers, the second run works instead of taking everything from the cache.
-    shutil.rmtree(settings.var / "dvc" / "cache" / "runs")
+    # Without what DVC remembers, and what the stages keep, the second run works instead of taking everything from there.
+    for remembered in ("dvc/cache/runs", "cache"):
+        shutil.rmtree(settings.var / remembered)
     second, tries = backfill(settings, api, kill=False)
     assert set(tries.values()) == {1}
 
