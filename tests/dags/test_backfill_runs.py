@@ -107,7 +107,7 @@ def test_days_come_out_the_same_whether_killed_or_cleaned_again(local):
     assert tries["clean"] == 2, "the killed stage is tried again, by Airflow itself"
     assert tries["ingest"] == 1
 
-    # Without what DVC remembers, and what the stages keep, the second run works instead of taking everything from there.
+    # Without what DVC remembers and the stages keep, the second run works instead of taking everything from there.
     for remembered in ("dvc/cache/runs", "cache"):
         shutil.rmtree(settings.var / remembered)
     second, tries = backfill(settings, api, kill=False)

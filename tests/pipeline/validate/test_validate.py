@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import pipeline.validate.day as day_module
 from pipeline.contracts.windows import SCHEMA_VERSION, TABLES, VERSION_KEY
 from pipeline.errors import DataError
 from pipeline.validate import cross, drift
@@ -130,6 +131,34 @@ def accept(windows: Path, content: bytes) -> None:
     """Say what was accepted before the run."""
     (windows.parent / drift.ACCEPTED).parent.mkdir(parents=True, exist_ok=True)
     (windows.parent / drift.ACCEPTED).write_bytes(content)
+
+
+def test_a_night_looks_at_the_new_day_and_says_of_all_what_it_would_without_the_kept_ones(
+    windows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoil(tables: Tables) -> None:
+        tables["nodes"].loc[:9, "price_usd_per_hour"] = None
+
+    soil(windows, spoil, DAYS[0])
+    looked: list[str] = []
+    real = day_module.check
+
+    def noted(day: str, *rest: Any) -> None:
+        looked.append(day)
+        real(day, *rest)
+
+    monkeypatch.setattr(day_module, "check", noted)
+    run(windows)
+    write_day(windows, date(2026, 3, 4), make_day(date(2026, 3, 4)))
+    later = run(windows)
+    assert looked == ["2026-03-02", "2026-03-03", "2026-03-04"]
+    for day in looked:
+        assert (tmp_path / "validation" / "docs" / day / "index.html").exists()
+    monkeypatch.setenv("LOADMASTER_VAR", str(tmp_path / "other"))
+    assert run(windows) == later
+    assert any(finding.day == "2026-03-02" and "price" in finding.about for finding in later.findings)
+    run(windows, completeness_warn=0.8)
+    assert len(looked) == 9, "other thresholds, every day anew"
 
 
 def test_sound_windows_pass_with_docs_and_a_verdict(windows: Path) -> None:
