@@ -31,29 +31,32 @@ class NormalisedObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
             name: np.array([feature.scale for feature in features], np.float32)
             for name, features in (("candidates", spec.candidate), ("request", spec.request))
         }
-        self.observation_space = spaces.Dict({name: self._space(name, box) for name, box in self._boxes().items()})
+        boxes: dict[str, spaces.Space[Any]] = dict(env.observation_space.spaces)  # type: ignore[attr-defined]
+        self._ranges = {name: _range(box) for name, box in boxes.items() if name not in self._scales and _bounded(box)}
+        self.observation_space = spaces.Dict({name: self._space(name, box) for name, box in boxes.items()})
 
     def observation(self, observation: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Scale an observation."""
-        return {name: self._scaled(name, box, observation[name]) for name, box in self._boxes().items()}
-
-    def _boxes(self) -> dict[str, spaces.Space[Any]]:
-        return dict(self.env.observation_space.spaces)  # type: ignore[attr-defined]
+        return {name: self._scaled(name, values) for name, values in observation.items()}
 
     def _space(self, name: str, box: spaces.Space[Any]) -> spaces.Space[Any]:
         if name in self._scales:
             return spaces.Box(-CLIP, CLIP, box.shape, np.float32)
-        return spaces.Box(0.0, 1.0, box.shape, np.float32) if _bounded(box) else box
+        return spaces.Box(0.0, 1.0, box.shape, np.float32) if name in self._ranges else box
 
-    def _scaled(self, name: str, box: spaces.Space[Any], values: NDArray[Any]) -> NDArray[Any]:
+    def _scaled(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
         if name in self._scales:
             return np.clip(values / self._scales[name], -CLIP, CLIP).astype(np.float32)
-        if not _bounded(box):
+        if name not in self._ranges:
             return values
-        low, high = box.low.astype(np.float64), box.high.astype(np.float64)  # type: ignore[attr-defined]
-        width = np.log1p(high - low)
-        shares: NDArray[Any] = np.divide(np.log1p(values - low), width, out=np.zeros(values.shape), where=width > 0)
-        return shares.astype(np.float32)
+        low, share = self._ranges[name]
+        return (np.log1p(values - low) * share).astype(np.float32)
+
+
+def _range(box: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the lower bound, and what its distance on the logarithmic scale is multiplied by; 0 where no room is."""
+    low, width = box.low.astype(np.float64), np.log1p(box.high.astype(np.float64) - box.low)
+    return low, np.divide(1.0, width, out=np.zeros_like(width), where=width > 0)
 
 
 def _bounded(box: spaces.Space[Any]) -> bool:

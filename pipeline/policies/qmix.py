@@ -44,7 +44,9 @@ class Mixer(nn.Module):
         self.leave = nn.Linear(hidden, 1)
         self.inner, self.outer = nn.Linear(2 * hidden, mixers), nn.Linear(2 * hidden, mixers)
         self.inner_bias = nn.Linear(2 * hidden, mixers)
-        with torch.no_grad():  # begins close to the plain sum, from where any mixing can be learned
+        with torch.no_grad():  # begins as the plain sum, from where any mixing can be learned
+            for layer in (self.inner, self.outer):
+                layer.weight.zero_()
             self.inner.bias.fill_(1.0)
             self.outer.bias.fill_(1.0 / mixers)
 
@@ -53,10 +55,14 @@ class Mixer(nn.Module):
         mask = observation["mask"].bool()
         encoded, pooled = self.scorer.encode(observation["candidates"], observation["request"], mask)
         feasible = mask.to(encoded.dtype)
+        share = feasible / feasible.sum(1, True).clamp(min=1.0)
         gain = self.scorer.score(encoded, pooled, mask)  # of taking over leaving
+        # Less their mean, as in dueling: what all gains have in common is the state's, and the weights of the mixing
+        # would otherwise multiply it with the little that tells candidates apart.
+        gain = torch.where(mask, gain - (gain * share).sum(1, True), torch.zeros_like(gain))
         # Their mean, not their sum: a value must not grow with the number of candidates.
-        leaving = (self.leave(encoded).squeeze(-1) * feasible).sum(1, True) / feasible.sum(1, True).clamp(min=1.0)
-        total = (torch.where(mask, gain, torch.zeros_like(gain)) + leaving).unsqueeze(-1)
+        leaving = (self.leave(encoded).squeeze(-1) * share).sum(1, True)
+        total = (gain + leaving).unsqueeze(-1)
         # Leaky, where QMIX has an ELU: values below zero must not flatten out, or nothing is learned there.
         inner = functional.leaky_relu(
             total * self.inner(pooled).abs().unsqueeze(1) + self.inner_bias(pooled).unsqueeze(1), 0.3
