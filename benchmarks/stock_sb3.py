@@ -73,7 +73,7 @@ def judge(model: BaseAlgorithm, episodes: int) -> dict[str, list[float]]:
 def one(algorithm: str, seed: int, steps: int, episodes: int) -> dict[str, Any]:
     """Train once, with SB3's defaults, and judge."""
     began = time.process_time()
-    model = ALGORITHMS[algorithm]("MultiInputPolicy", make(invalid_penalty=PENALTY), seed=seed)  # type: ignore[arg-type, call-arg]
+    model = ALGORITHMS[algorithm]("MultiInputPolicy", make(invalid_penalty=PENALTY), seed=seed)  # type: ignore[call-arg]
     model.learn(steps)
     return {"steps": steps, "cpu_s": round(time.process_time() - began, 1), **judge(model, episodes)}
 
