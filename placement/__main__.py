@@ -10,8 +10,8 @@ import socket
 import uvicorn
 
 from placement.server import config
+from placement.service import open_store
 from placement.settings import load
-from placement.store import FolderStore
 from wire.command import Verb
 from wire.errors import ConfigError, run_cli
 
@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
     settings = load()
     # Both would only show as a traceback from inside the server: say them as what they are, before it starts.
     taken = bind(options.host, options.port)
-    FolderStore(settings.store_dir, settings.keep_bundles).close()
+    open_store(settings).close()
     # What is loaded by now stays: without it in every full collection, and with fewer of those, a body of 5,000
     # candidates is decoded in half the time.
     gc.collect()

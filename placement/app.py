@@ -33,11 +33,12 @@ def create_app(settings: Settings | None = None) -> Starlette:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         app.state.service = running = await asyncio.to_thread(service.start, chosen)
-        recovering = asyncio.create_task(running.recover_for_ever())
+        tasks = [asyncio.create_task(running.recover_for_ever()), asyncio.create_task(running.follow_for_ever())]
         try:
             yield
         finally:
-            recovering.cancel()
+            for task in tasks:
+                task.cancel()
             await asyncio.to_thread(running.close)
 
     app = Starlette(

@@ -140,6 +140,23 @@ class LivePolicies:
             found = f"{named} is live for {problem}"
             raise PushRefusedError("precondition", 412, found, f"{(precondition.digest or 'nothing')[:80]}")
 
+    def follow(self, problem: ProblemName) -> Live:
+        """Take up what the store says is live, when another replica changed it; while it cannot be asked, nothing."""
+        live = self._live[problem]
+        try:
+            pointer = self._store.pointer(problem)
+        except StoreError as error:
+            log.warning("%s: the store cannot be asked what is live: %s", problem, error)
+            return live
+        newer = pointer is not None and pointer != live.saved
+        if newer and live.saved == live.pointer:
+            again = self._restore(problem)
+            # What cannot be loaded does not take the place of what answers; it is tried again.
+            live = again if again.damaged is None else replace(live, damaged=again.damaged)
+            self._live[problem] = live
+            log.info("followed: problem=%s digest=%s", problem, live.digest or "none")
+        return live
+
     def recover(self, problem: ProblemName) -> Live:
         """Try again what could not be done before, and ask again whether the keys are still good."""
         live = self._live[problem]

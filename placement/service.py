@@ -68,6 +68,13 @@ class Service:
             damaged = any(self.live.get(problem).damaged for problem in problems.names())
             pause = min(2 * pause, LONGEST_RETRY_S) if damaged else float(self.settings.retry_s)
 
+    async def follow_for_ever(self) -> None:
+        """Take up what another replica of a shared store put live."""
+        while self.store.shared:
+            await asyncio.sleep(self.settings.follow_s)
+            for problem in problems.names():
+                self.metrics.show_live(problem, await self.flip(self.live.follow, problem))
+
     def close(self) -> None:
         """Stop in the order that loses nothing: flips, decisions, log, store."""
         self.clusters.close()
@@ -84,7 +91,7 @@ def start(settings: Settings) -> Service:
     check_fallbacks(settings)
     clusters_file = kube_config.load(settings.clusters_file)
     make_token(settings)
-    store = FolderStore(settings.store_dir, settings.keep_bundles)
+    store = open_store(settings)
     metrics = Metrics()
     live = LivePolicies(store, settings)
     for problem in problems.names():
@@ -104,6 +111,15 @@ def start(settings: Settings) -> Service:
         Clusters(clusters_file, metrics, decider),
         flips=ThreadPoolExecutor(1, thread_name_prefix="flip"),
     )
+
+
+def open_store(settings: Settings) -> PolicyStore:
+    """Open the store of the settings."""
+    if not settings.store_url:
+        return FolderStore(settings.store_dir, settings.keep_bundles)
+    from placement.s3_store import S3Store
+
+    return S3Store(settings.store_url, settings.keep_bundles)
 
 
 def make_token(settings: Settings) -> None:

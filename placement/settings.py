@@ -26,6 +26,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     store_dir: Path = Path("var") / BELOW_VAR["store_dir"]
     """Policy store, a folder: one process at a time. Defaults follow LOADMASTER_VAR when that is set."""
 
+    store_url: str = ""
+    """``s3://bucket/prefix`` in place of the folder: a store that replicas share. Credentials and endpoint come from
+    AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL and their kin."""
+
+    follow_s: Annotated[float, msgspec.Meta(gt=0)] = 2.0
+    """How often a shared store is asked whether another replica changed what is live."""
+
     trusted_keys_dir: Path = Path("var") / BELOW_VAR["trusted_keys_dir"]
     """Public keys whose signatures count; two at once while a key is rotated."""
 

@@ -66,12 +66,18 @@ class PolicyStore(Protocol):
     def staging(self) -> Path:
         """Return a new private folder for half-done work."""
 
+    @property
+    def shared(self) -> bool:
+        """Whether others may change it while we serve from it."""
+
     def close(self) -> None:
         """Let another process have the store."""
 
 
 class FolderStore:
     """A store in a local folder, for one process."""
+
+    shared = False
 
     def __init__(self, root: Path, keep_bundles: int) -> None:
         self.root, self.keep_bundles = root, keep_bundles
@@ -229,10 +235,7 @@ class FolderStore:
             shutil.rmtree(path, ignore_errors=True)
 
     def _folder(self, problem: ProblemName, digest: str) -> Path:
-        kind, _, name = digest.partition(":")
-        if kind != "sha256" or len(name) != 64 or set(name) - set("0123456789abcdef"):
-            raise StoreError(f"digest {digest!r}", "sha256:<64 hex digits>")
-        return self.root / problem / "bundles" / name
+        return self.root / problem / "bundles" / bundle_name(digest)
 
     @staticmethod
     def _finish_replacements(bundles: Path) -> None:
@@ -245,6 +248,14 @@ class FolderStore:
                     aside.rename(target)
         except OSError as error:
             log.warning("a replacement that was interrupted cannot be finished: %s", error)
+
+
+def bundle_name(digest: str) -> str:
+    """Return the name under which a store keeps a bundle."""
+    kind, _, name = digest.partition(":")
+    if kind != "sha256" or len(name) != 64 or set(name) - set("0123456789abcdef"):
+        raise StoreError(f"digest {digest!r}", "sha256:<64 hex digits>")
+    return name
 
 
 def _write_durably(path: Path, data: bytes) -> None:
