@@ -21,6 +21,7 @@ from pipeline.local.airflow_api import ENDED, AirflowApi, AirflowError
 from pipeline.registry import outcomes
 from pipeline.registry.chain import Chain
 from pipeline.registry.verify import verify
+from tests.servers import free_port
 
 pytestmark = [pytest.mark.airflow, pytest.mark.soak, pytest.mark.timeout(3000)]
 ROOT = Path(__file__).parents[1]
@@ -72,14 +73,6 @@ stages:
       deps: [data/evaluation, data/bundles/functions, champions/functions]
       outs: [data/gate/functions]
 """
-
-
-def free_port():
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind((servers.HOST, 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(scope="module")

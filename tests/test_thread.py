@@ -21,19 +21,12 @@ from pipeline.local import servers
 from pipeline.local.__main__ import DAG, SETTLE_SECONDS
 from pipeline.local.airflow_api import ENDED, AirflowApi
 from pipeline.local.servers import APPROVER
+from tests.servers import free_port
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1500)]
 ROOT = Path(__file__).parents[1]
 TRAINED_FROM = ("ingest", "clean", "calibrate", "train", "export")
 """Not validate: the day that the first night accepted is what the second compares with."""
-
-
-def free_port():
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind((servers.HOST, 0))
-        return probe.getsockname()[1]
 
 
 def git(folder, *arguments):

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ from pipeline.local import servers
 from pipeline.local.__main__ import APPROVER
 from pipeline.local.airflow_api import ENDED, AirflowApi
 from pipeline.registry import places
+from tests.servers import free_port
 
 pytestmark = [pytest.mark.airflow, pytest.mark.soak, pytest.mark.timeout(1500)]
 ROOT = Path(__file__).parents[2]
@@ -29,12 +29,6 @@ SAMPLE = {"nodes": 3, "functions": 4}
 def git(folder, *arguments):
     command = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind((servers.HOST, 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture

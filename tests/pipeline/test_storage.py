@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -24,6 +20,7 @@ from pipeline.sources.sample import SampleConfig
 from pipeline.validate.command import validate
 from pipeline.validate.config import ValidateConfig
 from pipeline.validate.drift import NOTHING, document
+from tests.servers import s3_server
 from wire.errors import ConfigError
 
 SMALL = SampleConfig(days=1, nodes=2, functions=2, scrape_seconds=120.0, vms_per_day=0, jobs_per_day=0)
@@ -37,54 +34,14 @@ def test_a_path_a_file_uri_and_nonsense(tmp_path: Path) -> None:
         storage.place("ftp://x")
 
 
-def server_program() -> Path:
-    folder = os.environ.get("KUBE_ASSETS")
-    unpack = Path(__file__).resolve().parents[3] / "shared" / "kube" / "unpack"
-    if folder is None and unpack.exists():
-        folder = subprocess.run([unpack], check=True, capture_output=True, text=True).stdout.strip()
-    program = Path(folder, "versitygw") if folder else None
-    if program is None or not program.exists():
-        pytest.skip("no S3 server: set KUBE_ASSETS to a folder with versitygw")
-    return program
-
-
 @pytest.fixture
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An S3 server of our own with one bucket."""
-    botocore = pytest.importorskip("botocore.session", reason="the s3 extra is not installed")
     pytest.importorskip("s3fs", reason="the s3 extra is not installed")
     pytest.importorskip("upath", reason="the s3 extra is not installed")
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{one.getsockname()[1]}"
-    (tmp_path / "s3").mkdir()
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "tester",
-        "AWS_SECRET_ACCESS_KEY": "not-a-secret",
-        "AWS_ENDPOINT_URL": f"http://{address}",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "NO_PROXY": "127.0.0.1",
-        "LOADMASTER_VAR": str(tmp_path / "var"),
-    }.items():
-        monkeypatch.setenv(name, value)
-    keys = ["--access", "tester", "--secret", "not-a-secret"]
-    command = [server_program(), *keys, "--port", address, "posix", tmp_path / "s3"]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        client = botocore.get_session().create_client("s3")
-        until = time.monotonic() + 60
-        while True:
-            try:
-                client.create_bucket(Bucket="data")
-                break
-            except Exception:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.1)
+    monkeypatch.setenv("LOADMASTER_VAR", str(tmp_path / "var"))
+    with s3_server(tmp_path / "s3", "data", monkeypatch):
         yield "s3://data"
-    finally:
-        server.terminate()
-        server.wait(30)
 
 
 @pytest.mark.s3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from tests.servers import free_port
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "hostile_load.py"
 
 
 def measure(seconds: float, hostile: int) -> dict[str, Any]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, str(SCRIPT), "--seconds", str(seconds), "--hostile", str(hostile), "--port", str(port)]
+    options = ["--seconds", str(seconds), "--hostile", str(hostile), "--port", str(free_port())]
+    command = [sys.executable, str(SCRIPT), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=SCRIPT.parents[1])
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

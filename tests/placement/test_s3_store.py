@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +15,7 @@ import pytest
 from placement.errors import StoreError
 from placement.s3_store import S3Store
 from placement.store import Pointer
+from tests.servers import S3Server, s3_server
 from wire.contracts import encode
 from wire.errors import ConfigError
 
@@ -25,62 +23,10 @@ pytest.importorskip("obstore")
 pytestmark = pytest.mark.s3
 
 
-def server_program() -> Path:
-    folder = os.environ.get("KUBE_ASSETS")
-    unpack = Path(__file__).resolve().parents[3] / "shared" / "kube" / "unpack"
-    if folder is None and unpack.exists():
-        folder = subprocess.run([unpack], check=True, capture_output=True, text=True).stdout.strip()
-    program = Path(folder, "versitygw") if folder else None
-    if program is None or not program.exists():
-        pytest.skip("no S3 server: set KUBE_ASSETS to a folder with versitygw")
-    return program
-
-
-class Server:
-    """A real S3 server over a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "policies").mkdir(parents=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        command = [
-            server_program(),
-            "--access",
-            "tester",
-            "--secret",
-            "not-a-secret",
-            "--port",
-            f"127.0.0.1:{self.port}",
-        ]
-        self.process = subprocess.Popen(
-            [*command, "posix", folder], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        until = time.monotonic() + 30
-        while time.monotonic() < until:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            time.sleep(0.05)
-        raise TimeoutError("the S3 server did not start")
-
-
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    made = Server(tmp_path / "s3")
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "tester",
-        "AWS_SECRET_ACCESS_KEY": "not-a-secret",
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{made.port}",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "NO_PROXY": "127.0.0.1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    yield made
-    made.process.send_signal(signal.SIGCONT)
-    made.process.kill()
-    made.process.wait(10)
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    with s3_server(tmp_path / "s3", "policies", monkeypatch) as made:
+        yield made
 
 
 URL = "s3://policies/live"
@@ -90,7 +36,7 @@ def pointer(counter: int, digest: str | None = None) -> Pointer:
     return Pointer(digest=digest, counter=counter, previous_digest=None, loaded_at="2026-01-01T00:00:00Z")
 
 
-def test_a_flip_counts_for_everybody_and_only_from_what_is_live(server: Server) -> None:
+def test_a_flip_counts_for_everybody_and_only_from_what_is_live(server: S3Server) -> None:
     one, two = S3Store(URL, 2), S3Store(URL, 2)
     assert one.pointer("vm") is None
     one.flip("vm", pointer(1), None)
@@ -102,7 +48,7 @@ def test_a_flip_counts_for_everybody_and_only_from_what_is_live(server: Server) 
     assert one.pointer("functions") is None
 
 
-def test_of_many_flips_at_once_one_wins(server: Server) -> None:
+def test_of_many_flips_at_once_one_wins(server: S3Server) -> None:
     stores = [S3Store(URL, 2) for _ in range(8)]
     won: list[int] = []
     ready = threading.Barrier(len(stores))
@@ -124,7 +70,7 @@ def test_of_many_flips_at_once_one_wins(server: Server) -> None:
     assert stores[0].pointer("vm") == pointer(1, "sha256:" + f"{won[0]:064x}")
 
 
-def test_a_lost_or_broken_pointer_is_rebuilt_and_the_counter_goes_on(server: Server) -> None:
+def test_a_lost_or_broken_pointer_is_rebuilt_and_the_counter_goes_on(server: S3Server) -> None:
     store = S3Store(URL, 2)
     for counter in (1, 2, 3):
         store.flip("vm", pointer(counter), pointer(counter - 1) if counter > 1 else None)
@@ -141,7 +87,7 @@ def test_a_lost_or_broken_pointer_is_rebuilt_and_the_counter_goes_on(server: Ser
     assert encode(pointer(1)) == history[0].read_bytes()
 
 
-def test_old_bundles_go_and_pinned_ones_stay(server: Server) -> None:
+def test_old_bundles_go_and_pinned_ones_stay(server: S3Server) -> None:
     store = S3Store(URL, 2)
     names = [f"sha256:{index:064x}" for index in range(4)]
     for index, name in enumerate(names):
@@ -166,7 +112,7 @@ def until(true: Any, timeout_s: float) -> float:
 
 @pytest.mark.timeout(300)
 def test_replicas_follow_within_seconds_and_answer_while_the_store_is_gone(
-    server: Server, settings: Any, kit: Any, workshop: Any, tmp_path: Path
+    server: S3Server, settings: Any, kit: Any, workshop: Any, tmp_path: Path
 ) -> None:
     first = msgspec.structs.replace(settings, store_url=URL, follow_s=0.5)
     second = msgspec.structs.replace(first, log_dir=tmp_path / "second-log")

@@ -6,7 +6,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ import pytest
 from pipeline.contracts.windows import KEYS, TABLES
 from pipeline.ingest import IngestConfig, Range, ingest
 from pipeline.sources.sample import SampleConfig
+from tests.servers import free_port
 
 ROOT = Path(__file__).parents[3]
 TRACES = Path(os.environ.get("LOADMASTER_TRACES", Path(__file__).parents[4] / "shared" / "data"))
@@ -77,12 +77,6 @@ class TestSpark:
         config = IngestConfig(source="traces", traces=TracesConfig(format="alibaba_genai", paths=files))
         ingest(config, Range(GENAI_DAY, GENAI_DAY), tmp_path / "raw")
         both(run_clean, tmp_path / "raw")
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

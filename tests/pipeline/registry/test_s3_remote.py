@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,59 +13,18 @@ from pipeline.errors import RegistryError
 from pipeline.registry import gc, places, restore
 from pipeline.registry.chain import Chain
 from pipeline.registry.verify import verify
+from tests.servers import s3_server
 
-botocore = pytest.importorskip("botocore.session", reason="the s3 extra is not installed: pip install -e '.[s3]'")
-errors = pytest.importorskip("botocore.exceptions")
 pytest.importorskip("dvc_s3", reason="the s3 extra is not installed: pip install -e '.[s3]'")
 
 pytestmark = pytest.mark.s3
 
 
-def server_program() -> Path:
-    folder = os.environ.get("KUBE_ASSETS")
-    unpack = Path(__file__).resolve().parents[4] / "shared" / "kube" / "unpack"
-    if folder is None and unpack.exists():
-        folder = subprocess.run([unpack], check=True, capture_output=True, text=True).stdout.strip()
-    program = Path(folder, "versitygw") if folder else None
-    if program is None or not program.exists():
-        pytest.skip("no S3 server: set KUBE_ASSETS to a folder with versitygw")
-    return program
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 @pytest.fixture
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An S3 server of our own with one bucket; DVC finds it by the variables that every AWS tool reads."""
-    folder, address = tmp_path / "s3", f"127.0.0.1:{free_port()}"
-    folder.mkdir()
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "tester",
-        "AWS_SECRET_ACCESS_KEY": "not-a-secret",
-        "AWS_ENDPOINT_URL": f"http://{address}",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "NO_PROXY": "127.0.0.1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    command = [server_program(), "--access", "tester", "--secret", "not-a-secret", "--port", address, "posix", folder]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    client = botocore.get_session().create_client("s3")
-    until = time.monotonic() + 60
-    while True:
-        try:
-            client.create_bucket(Bucket="loadmaster")
-            break
-        except (errors.EndpointConnectionError, errors.ConnectionClosedError):
-            assert server.poll() is None, "versitygw ended"
-            assert time.monotonic() < until, "versitygw does not answer"
-            time.sleep(0.1)
-    yield "s3://loadmaster/dvc"
-    server.kill()
-    server.wait()
+    with s3_server(tmp_path / "s3", "loadmaster", monkeypatch):
+        yield "s3://loadmaster/dvc"
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.servers import free_port
+
 GIB = 2**30
 WINDOW_S = 300
 FUNCTIONS = ("resize", "search", "invoice", "report")
@@ -144,9 +146,7 @@ def running_prometheus(folder: Path, text: Path, web: Path | None = None):
         stdout=subprocess.DEVNULL,
     )
     (folder / "prometheus.yml").write_text("global: {}\n")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with (folder / "prometheus.log").open("w") as log:
         server = subprocess.Popen(
             [

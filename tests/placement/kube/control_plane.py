@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import time
@@ -18,34 +16,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
+from tests.servers import free_port, program
+
 TOKEN = "test-admin-token"
-
-
-def programs() -> Path:
-    """Return the folder of the programs; skips with a reason where there is none."""
-    folder = os.environ.get("KUBE_ASSETS") or os.environ.get("KUBEBUILDER_ASSETS")
-    unpack = Path(__file__).parents[4] / "shared" / "kube" / "unpack"
-    if not folder and unpack.exists():
-        folder = subprocess.check_output([unpack], text=True).strip()
-    if not folder or not (Path(folder) / "kube-apiserver").exists():
-        pytest.skip("no Kubernetes: set KUBE_ASSETS or KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver")
-    return Path(folder)
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class ControlPlane:
     """Runs the programs in a folder of their own."""
 
     def __init__(self, folder: Path) -> None:
-        self.bin, self.folder = programs(), folder
+        self.bin, self.folder = program("kube-apiserver").parent, folder
         folder.mkdir(parents=True, exist_ok=True)
         self.etcd_port, self.port = free_port(), free_port()
         self.kubeconfig = folder / "kubeconfig"
