@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from sched_env.tables import Floats, NodeTable
 from sched_env.workflow.features import FIT_TOLERANCE, fits
-from sched_env.workflow.state import heads, tails
+from sched_env.workflow.state import heads, room_of, tails
 from sched_env.workflow.tables import Dag
 from wire.errors import ConfigError
 
@@ -42,8 +42,9 @@ def of_starts(env: PlacementVectorEnv, starts: Sequence[int]) -> list[float | No
 
 
 def lower(dag: Dag, table: NodeTable) -> float:
-    """Return a makespan that no schedule of the workflow on the nodes can beat."""
-    holds = fits(table.cpu, table.mem, dag.cpu[:, None], dag.mem[:, None])  # [T, N]
+    """Return a makespan that no schedule of the workflow on the nodes can beat; tasks of others only delay it."""
+    room = room_of(dag, table)
+    holds = fits(room[:, 0], room[:, 1], dag.cpu[:, None], dag.mem[:, None])  # [T, N]
     run_s = np.where(holds, dag.runtime_s[:, None] / table.speed, np.inf).min(axis=1)
     input_s = np.where(holds, dag.input_mb[:, None] / table.net, np.inf).min(axis=1)
     head, tail = heads(dag, run_s, input_s), tails(dag, run_s, np.zeros(len(dag.edges)))
@@ -51,8 +52,8 @@ def lower(dag: Dag, table: NodeTable) -> float:
     # Tasks that few nodes can hold compete for those alone.
     for group in np.unique(holds, axis=0):
         inside = ~(holds & ~group).any(axis=1)
-        for need, room in ((dag.cpu, table.cpu), (dag.mem, table.mem)):
-            offer = float(((room + FIT_TOLERANCE) * table.speed)[group].sum())
+        for need, free in ((dag.cpu, room[:, 0]), (dag.mem, room[:, 1])):
+            offer = float(((free + FIT_TOLERANCE) * table.speed)[group].sum())
             best = max(best, _between(head[inside], tail[inside], (need * dag.runtime_s)[inside] / offer))
     return best
 

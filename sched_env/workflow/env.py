@@ -56,7 +56,9 @@ class WorkflowEnv(PlacementEnv[WorkflowVectorEnv]):
         read_mb = np.array([plan.edge_mb[slice(*plan.parents[row : row + 2])].max(initial=0.0) for row in rows])
         slowest, per_mb, price = (plan.nodes[:, column].max() for column in (INVERSE_SPEED, SECONDS_PER_MB, PRICE))
         run_s = plan.tasks[rows, RUNTIME] * slowest
-        grown = (np.maximum(read_mb, plan.tasks[rows, INPUT]) * per_mb + run_s).sum() * flow[INVERSE_REFERENCE]
+        moved_s = np.maximum(read_mb, plan.tasks[rows, INPUT]) * per_mb + plan.dispatch_s
+        others = plan.there[slice(*plan.there_first[cursor[FLOW] : cursor[FLOW] + 2]), 1].max(initial=0.0)
+        grown = ((moved_s + run_s).sum() + others) * flow[INVERSE_REFERENCE]
         usd = run_s.sum() * HOURS_PER_SECOND * price * flow[INVERSE_LEAST]
         return -float(many.rules.beta * grown + (1.0 - many.rules.beta) * usd) * ROUNDING
 
@@ -156,7 +158,7 @@ class WorkflowPlanEnv(WorkflowEnv):
             begin, end = plan.parents[first], plan.parents[first + size]
             into = np.repeat(np.arange(size), np.diff(plan.parents[first : first + size + 1]))
             edges[: end - begin] = np.stack([plan.parent[begin:end], into, plan.edge_mb[begin:end]], axis=1)
-            mask[:size] = fits(many.table.cpu, many.table.mem, own[:, CPU, None], own[:, MEM, None])
+            mask[:size] = fits(*plan.room[int(many.state.cursor[0, FLOW])].T, own[:, CPU, None], own[:, MEM, None])
             candidates = many.observe()["candidates"][0]
             self._shown = {"candidates": candidates, "tasks": tasks, "edges": edges, "mask": mask}
         return {name: array.copy() for name, array in self._shown.items()}

@@ -5,6 +5,8 @@ placed, to the earliest time at which all its data is on the node and the node h
 its run, given what was placed there before (which is never moved: a later task may fill a gap, no more). Data of a
 task on another node moves when that task ends, over the slower of the two links, and each edge has the link for
 itself; nothing moves between tasks on one node. Data from outside comes over the node's own link, from time 0.
+Where the record tells, nodes are not empty: tasks of others run on until they end, and what else the nodes hold is no
+room at all.
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ def data_there(plan: Plan, state: State, n: int, row: int, parents: int) -> tupl
             moved += source[SOURCE_MB]
             arrival += source[SOURCE_MB] * max(per_mb, source[SOURCE_PER_MB])
         ready = max(ready, arrival)
-    return ready, moved
+    return ready + plan.dispatch_s, moved
 
 
 @part
@@ -130,9 +132,10 @@ def offer(
     ready, moved = data_there(plan, state, n, row, parents)
     run = plan.tasks[row, RUNTIME] * plan.nodes[n, INVERSE_SPEED]
     cpu, mem = plan.tasks[row, CPU], plan.tasks[row, MEM]
-    if not fits(plan.nodes[n, CPU], plan.nodes[n, MEM], cpu, mem):
+    room = plan.room[state.cursor[b, FLOW], n]
+    if not fits(room[CPU], room[MEM], cpu, mem):
         return ready, ready, run, 0.0, moved, False
-    room_cpu, room_mem = plan.nodes[n, CPU] - cpu + FIT_TOLERANCE, plan.nodes[n, MEM] - mem + FIT_TOLERANCE
+    room_cpu, room_mem = room[CPU] - cpu + FIT_TOLERANCE, room[MEM] - mem + FIT_TOLERANCE
     start, billed = first_gap(state, b, n, ready, run, room_cpu, room_mem)
     return ready, start, run, billed, moved, True
 
@@ -141,13 +144,14 @@ def offer(
 def observe(plan: Plan, state: State, out: Buffers, b: int) -> int:
     """Write the observation of the present task and return how many nodes can hold it.
 
-    The columns that never change (capacities, price, speed, network) are written once, when the environment is made.
+    The columns that never change (price, speed, network) are written once, when the environment is made.
     """
     row = state.cursor[b, FIRST] + state.cursor[b, NEXT]
     task, flow = plan.tasks[row], plan.flows[state.cursor[b, FLOW]]
     cpu, mem, tail = task[CPU], task[MEM], task[TAIL]
     inverse, inverse_least, makespan = flow[INVERSE_REFERENCE], flow[INVERSE_LEAST], state.totals[b, MAKESPAN]
     candidates, mask, earliest, count = out.candidates[b], out.mask[b], np.inf, 0
+    room = plan.room[state.cursor[b, FLOW]]
     parents = gather(plan, state, b, row)
     for n in range(mask.size):
         ready, start, run, billed, moved, fit = offer(plan, state, b, n, row, parents)
@@ -163,6 +167,7 @@ def observe(plan: Plan, state: State, out: Buffers, b: int) -> int:
             candidates[n, 12],
             candidates[n, 13],
         ) = outlook(ready, start, run, billed, plan.nodes[n, PRICE], makespan, tail, inverse, inverse_least)
+        candidates[n, 0], candidates[n, 1] = room[n, CPU], room[n, MEM]
         candidates[n, 5] = state.nodes[b, n, TASKS]
         candidates[n, 6] = moved
     size = float(state.cursor[b, SIZE])
@@ -243,7 +248,7 @@ def start_range(arguments: Any) -> tuple[int, int]:
 
 @part
 def begin(arguments: Any, out: Buffers, b: int, flow: int, _fresh: bool) -> bool:
-    """Begin a workflow on empty nodes."""
+    """Begin a workflow among what others still run on the nodes."""
     plan, _, state = arguments
     cursor, N = state.cursor[b], plan.nodes.shape[0]
     cursor[FLOW], cursor[FIRST], cursor[SIZE] = flow, plan.first[flow], plan.first[flow + 1] - plan.first[flow]
@@ -254,6 +259,10 @@ def begin(arguments: Any, out: Buffers, b: int, flow: int, _fresh: bool) -> bool
         segment[FOLLOWING] = NONE
     state.nodes[b] = 0.0
     state.totals[b] = 0.0
+    for k in range(plan.there_first[flow], plan.there_first[flow + 1]):
+        n, until = int(plan.there[k, 0]), plan.there[k, 1]
+        book(state, b, n, 0.0, until, plan.there[k, 2], plan.there[k, 3])
+        state.nodes[b, n, UNTIL] = max(state.nodes[b, n, UNTIL], until)
     observe(plan, state, out, b)
     return True
 

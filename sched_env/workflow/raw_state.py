@@ -52,21 +52,26 @@ def raw_fields(env: WorkflowVectorEnv, b: int) -> tuple[dict[str, Floats], dict[
         moved_mb[elsewhere] += mb
         arrival = before[FINISH] + np.where(elsewhere, mb * np.maximum(per_mb, per_mb[int(before[NODE])]), 0.0)
         ready_s = np.maximum(ready_s, arrival)
-    holds = fits(plan.nodes[:, CPU], plan.nodes[:, MEM], task[CPU], task[MEM])
+    ready_s = ready_s + plan.dispatch_s
+    room = plan.room[flow]
+    holds = fits(room[:, CPU], room[:, MEM], task[CPU], task[MEM])
+    others = plan.there[plan.there_first[flow] : plan.there_first[flow + 1]]
     run_s = task[RUNTIME] * plan.nodes[:, INVERSE_SPEED]
     start_s = ready_s.copy()
     billed_s = np.where(holds, (start_s + run_s) - start_s, 0.0)
     tasks = np.bincount(placed[:, NODE].astype(np.int64), minlength=len(table)).astype(np.float64)
-    for n in np.flatnonzero(holds & (tasks > 0)):
-        there = np.flatnonzero(placed[:, NODE] == n)
-        needs = plan.tasks[first + there][:, [CPU, MEM]]
-        start_s[n] = _earliest(
-            placed[there], needs, ready_s[n], run_s[n], plan.nodes[n, [CPU, MEM]] - task[[CPU, MEM]] + FIT_TOLERANCE
-        )
-        billed_s[n] = _unused(placed[there], start_s[n], start_s[n] + run_s[n])
+    for n in np.flatnonzero(holds):
+        mine, before = np.flatnonzero(placed[:, NODE] == n), others[others[:, 0] == n]
+        if not len(mine) + len(before):
+            continue
+        # Others have begun before: at 0, as far as this workflow can tell.
+        there = np.concatenate([np.insert(before[:, :2], 1, 0.0, axis=1), placed[mine]])
+        needs = np.concatenate([before[:, 2:], plan.tasks[first + mine][:, [CPU, MEM]]])
+        start_s[n] = _earliest(there, needs, ready_s[n], run_s[n], room[n] - task[[CPU, MEM]] + FIT_TOLERANCE)
+        billed_s[n] = _unused(there, start_s[n], start_s[n] + run_s[n])
     return {
-        "cpu_capacity": table.cpu,
-        "mem_capacity": table.mem,
+        "cpu_capacity": room[:, CPU].copy(),
+        "mem_capacity": room[:, MEM].copy(),
         "price": plan.nodes[:, PRICE].copy(),
         "speed": table.speed,
         "net_capacity": table.net,

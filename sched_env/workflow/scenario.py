@@ -27,6 +27,9 @@ class WorkflowScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_field
     cost / least cost of the work)."""
     deadline_slack: Size = 2.0
     """Deadline = this x the critical path on the fastest nodes, for workflows that have none of their own."""
+    dispatch_s: Amount = 0.0
+    """From the moment at which a task's data is there to its start on a free node: what an engine takes to notice, and
+    a container to start. Stage ``calibrate`` measures it; a generated workflow has none."""
     shape: Literal["mixed", "chain", "fan", "layered"] = "mixed"
     """What generated workflows look like (``sched_env.workflow.synthetic``)."""
     tasks: Positive = 100

@@ -57,6 +57,16 @@ class Plan(NamedTuple):
     """[E]: the task it comes from, by its number in the workflow."""
     edge_mb: Floats
     """[E]"""
+    home: Ints
+    """[R]: the node on which a task was recorded; -1: nobody says."""
+    room: Floats
+    """[W, N, 2]: cores and GiB that a workflow may take of each node."""
+    there: Floats
+    """[K, 4]: node, end, cores and GiB of what others still run on the nodes when a workflow begins."""
+    there_first: Ints
+    """[W + 1]: first row of ``there`` of each workflow."""
+    dispatch_s: float
+    """From the moment at which the data of a task is there to its start on a free node."""
 
 
 class Rules(NamedTuple):
@@ -74,7 +84,7 @@ class State(NamedTuple):
     cursor: NDArray[np.int64]
     """[B, 5]"""
     segments: Floats
-    """[B, N + 2 T, 4]: the calendar of each node, a linked list of spans of equal use that begins with segment n."""
+    """[B, N + 2 (T + K), 4]: the calendar of each node, a linked list of spans of equal use that begins with segment n."""
     placed: Floats
     """[B, T, 3]: of each task placed."""
     nodes: Floats
@@ -93,11 +103,11 @@ def rules_of(scenario: WorkflowScenario, workflows: int) -> Rules:
     return Rules(scenario.horizon, scenario.start_min, stop, float(scenario.beta))
 
 
-def empty_state(B: int, N: int, T: int, P: int) -> State:
-    """Allocate the state; the kernel fills it when an episode begins."""
+def empty_state(B: int, N: int, T: int, P: int, K: int) -> State:
+    """Allocate the state; the kernel fills it when an episode begins. K: most tasks of others that are there."""
     return State(
         cursor=np.zeros((B, 5), np.int64),
-        segments=np.zeros((B, N + 2 * T, 4)),
+        segments=np.zeros((B, N + 2 * (T + K), 4)),
         placed=np.zeros((B, T, 3)),
         nodes=np.zeros((B, N, 2)),
         totals=np.zeros((B, 5)),
@@ -105,15 +115,19 @@ def empty_state(B: int, N: int, T: int, P: int) -> State:
     )
 
 
-def plan_of(dags: Sequence[Dag], table: NodeTable, order: Order, deadline_slack: float) -> Plan:
+def plan_of(
+    dags: Sequence[Dag], table: NodeTable, order: Order, deadline_slack: float, dispatch_s: float = 0.0
+) -> Plan:
     """Prepare workflows and nodes for the kernels.
 
     Raises:
         ConfigError: When a task fits no node.
     """
     nodes = np.stack([table.cpu, table.mem, 1.0 / table.speed, 1.0 / table.net, table.price_usd_per_hour], axis=1)
-    best = [_fastest_and_cheapest(dag, table) for dag in dags]
-    flows, tasks, parents, parent, edge_mb = [], [], [np.zeros(1, np.int64)], [], []
+    room = np.stack([room_of(dag, table) for dag in dags])
+    best = [_fastest_and_cheapest(dag, table, free) for dag, free in zip(dags, room, strict=True)]
+    flows, tasks, parents, parent, edge_mb, home = [], [], [np.zeros(1, np.int64)], [], [], []
+    there = [dag.around.there if dag.around else np.empty((0, 4)) for dag in dags]
     slowness, per_mb = float(nodes[:, INVERSE_SPEED].mean()), float(nodes[:, SECONDS_PER_MB].mean())
     for dag, (fastest_s, usd) in zip(dags, best, strict=True):
         tail = tails(dag, dag.runtime_s * slowness, dag.edge_mb * per_mb)
@@ -134,6 +148,7 @@ def plan_of(dags: Sequence[Dag], table: NodeTable, order: Order, deadline_slack:
         parents.append(np.cumsum(count) + parents[-1][-1])
         parent.append(number[dag.edges[into, 0]])
         edge_mb.append(dag.edge_mb[into])
+        home.append(dag.node[offered])
     return Plan(
         nodes=nodes,
         flows=np.array(flows),
@@ -142,19 +157,41 @@ def plan_of(dags: Sequence[Dag], table: NodeTable, order: Order, deadline_slack:
         parents=np.concatenate(parents),
         parent=np.concatenate(parent).astype(np.int32),
         edge_mb=np.concatenate(edge_mb),
+        home=np.concatenate(home),
+        room=room,
+        there=np.concatenate(there),
+        there_first=np.concatenate([[0], np.cumsum([len(rows) for rows in there])]).astype(np.int64),
+        dispatch_s=dispatch_s,
     )
 
 
-def _fastest_and_cheapest(dag: Dag, table: NodeTable) -> tuple[Floats, Floats]:
+def room_of(dag: Dag, table: NodeTable) -> Floats:
+    """Return [N, 2]: what a workflow may take of each node.
+
+    Raises:
+        ConfigError: When its surroundings are those of other nodes.
+    """
+    whole = np.stack([table.cpu, table.mem], axis=1)
+    if dag.around is None:
+        return whole
+    nodes = dag.around.there[:, 0]
+    if dag.around.room.shape != whole.shape or (nodes >= len(table)).any():
+        raise ConfigError(
+            f"workflow {dag.name!r} begins among {len(dag.around.room)} nodes", f"the {len(table)} of the table"
+        )
+    return np.minimum(dag.around.room, whole)
+
+
+def _fastest_and_cheapest(dag: Dag, table: NodeTable, room: Floats) -> tuple[Floats, Floats]:
     """Return each task's run time on the fastest node that can hold it, and its least share of a node's cost.
 
     The share of a node that a task takes is that of its scarcer resource: a node costs its price for as long as it is
     in use, and what runs on it together never has more than the whole of any resource.
     """
     fastest, usd = np.full(len(dag), np.inf), np.full(len(dag), np.inf)
-    kinds = np.unique(np.stack([table.cpu, table.mem, table.speed, table.price_usd_per_hour], axis=1), axis=0)
-    for cpu, mem, speed, price in kinds:
-        holds = fits(cpu, mem, dag.cpu, dag.mem)
+    columns = [table.cpu, table.mem, room[:, CPU], room[:, MEM], table.speed, table.price_usd_per_hour]
+    for cpu, mem, free_cpu, free_mem, speed, price in np.unique(np.stack(columns, axis=1), axis=0):
+        holds = fits(free_cpu, free_mem, dag.cpu, dag.mem)
         run_s = dag.runtime_s / speed
         share = np.maximum(dag.cpu / cpu, dag.mem / mem)
         fastest = np.where(holds, np.minimum(fastest, run_s), fastest)

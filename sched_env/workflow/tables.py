@@ -16,6 +16,28 @@ def _none() -> Floats:
     return np.empty(0)
 
 
+def _nowhere() -> Ints:
+    return np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a workflow finds on the nodes when it begins; left out: all of them are empty."""
+
+    room: Floats
+    """[N, 2]: cores and GiB that it may take of each node; 0: the node is down, or of another cluster."""
+    there: Floats
+    """[K, 4]: node, seconds until it ends, cores and GiB of each task of others that still runs."""
+
+    def __post_init__(self) -> None:
+        """Coerce the columns and refuse what cannot be."""
+        for name, columns in (("room", 2), ("there", 4)):
+            values = np.ascontiguousarray(getattr(self, name), np.float64).reshape(-1, columns)
+            if not (np.isfinite(values) & (values >= 0.0)).all():
+                raise TraceError(f"{name} of a workflow's surroundings has {values.min()}", "numbers, at least 0")
+            object.__setattr__(self, name, values)
+
+
 @dataclass(frozen=True)
 class Dag:
     """One workflow: tasks, and the data that goes from one to another."""
@@ -35,6 +57,9 @@ class Dag:
     """What a task reads that no task wrote, from storage outside; left out: nothing."""
     deadline_s: float = float("nan")
     """From the start of the workflow; NaN: the scenario's slack x the critical path."""
+    node: Ints = field(default_factory=_nowhere)
+    """Node on which each task was recorded, -1 where nobody says; left out: nowhere."""
+    around: Surroundings | None = None
     order: Ints = field(init=False)
     """The tasks sorted so that parents come first, in their own order where that leaves a choice."""
 
@@ -45,6 +70,10 @@ class Dag:
             raise TraceError(f"workflow {self.name!r} has no task", "at least one")
         if np.size(self.input_mb) == 0:
             object.__setattr__(self, "input_mb", np.zeros(rows))
+        node = np.ascontiguousarray(self.node if np.size(self.node) else np.full(rows, -1), np.int64)
+        if node.shape != (rows,):
+            raise TraceError(f"workflow {self.name!r}: node has shape {node.shape}", f"({rows},)")
+        object.__setattr__(self, "node", node)
         for name in ("runtime_s", "cpu", "mem", "input_mb"):
             self._keep(name, rows, strictly=name in {"cpu", "mem"})
         if not self.runtime_s.any():

@@ -14,7 +14,7 @@ from sched_env.vector import PlacementVectorEnv
 from sched_env.workflow import kernels
 from sched_env.workflow.raw_state import raw_fields
 from sched_env.workflow.scenario import Order, WorkflowScenario
-from sched_env.workflow.state import NEXT, RETURN, Plan, Rules, State, empty_state, plan_of, rules_of
+from sched_env.workflow.state import FIRST, NEXT, RETURN, Plan, Rules, State, empty_state, plan_of, rules_of
 from sched_env.workflow.tables import Dag
 from sched_env.workflow.trace import load
 from wire.errors import ConfigError
@@ -50,10 +50,11 @@ class WorkflowVectorEnv(PlacementVectorEnv):
     ) -> None:
         super().__init__(scenario, num_envs, len(nodes), seed=seed, copy=copy)
         self.dags, self.table, self.order = tuple(dags), nodes, scenario.order
-        self.plan = plan_of(self.dags, nodes, self.order, scenario.deadline_slack)
+        self.plan = plan_of(self.dags, nodes, self.order, scenario.deadline_slack, scenario.dispatch_s)
         self.rules = rules_of(scenario, len(self.dags))
         self.most_tasks = int(np.diff(self.plan.first).max())
-        self.state = empty_state(num_envs, len(nodes), self.most_tasks, int(np.diff(self.plan.parents).max()))
+        most_there = int(np.diff(self.plan.there_first).max())
+        self.state = empty_state(num_envs, len(nodes), self.most_tasks, int(np.diff(self.plan.parents).max()), most_there)
         self._fix_columns(nodes.cpu, nodes.mem, nodes.price_usd_per_hour, nodes.speed, nodes.net)
 
     @property
@@ -71,7 +72,7 @@ class WorkflowVectorEnv(PlacementVectorEnv):
             return
         self._check_first_decision(self.state.cursor[:, NEXT], f"tasks are offered by {self.order}")
         self.order = order
-        self.plan = plan_of(self.dags, self.table, order, self.scenario.deadline_slack)
+        self.plan = plan_of(self.dags, self.table, order, self.scenario.deadline_slack, self.scenario.dispatch_s)
         self._begin_anew()
 
     @property
@@ -79,6 +80,12 @@ class WorkflowVectorEnv(PlacementVectorEnv):
         """What each episode has brought so far."""
         brought: Floats = self.state.totals[:, RETURN]
         return brought
+
+    def recorded(self) -> NDArray[np.int64]:
+        """Return the node on which each environment's present task was recorded; -1: nobody says."""
+        rows = self.state.cursor[:, FIRST] + self.state.cursor[:, NEXT]
+        home: NDArray[np.int64] = self.plan.home[np.minimum(rows, self.plan.home.size - 1)]
+        return home
 
     def raw_fields(self, b: int) -> tuple[dict[str, Floats], dict[str, float]]:
         """Return the raw fields of environment b's present decision."""

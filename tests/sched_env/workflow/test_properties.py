@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from sched_env.tables import NodeTable
 from sched_env.vector import make_vec
 from sched_env.workflow.env import WorkflowEnv, WorkflowPlanEnv
 from sched_env.workflow.state import CPU, FINISH, FIRST, FLOW, MEM, NEXT, NODE, PRICE, SECONDS_PER_MB, START
-from sched_env.workflow.tables import Dag
+from sched_env.workflow.tables import Dag, Surroundings
 from wire.errors import InfeasibleActionError
 
 BATCH = 16
@@ -26,6 +28,7 @@ SETTINGS = {
     "fans in the order of the trace": {"shape": "fan", "order": "trace"},
     "cut": {"horizon": 7},
     "money": {"beta": 0.2, "shape": "layered"},
+    "among others": {"others": True, "nodes": 6, "dispatch_s": 3.5},
 }
 
 
@@ -39,19 +42,23 @@ def check(env):
         first, number = int(state.cursor[b, FIRST]), int(state.cursor[b, NEXT])
         placed, needs = state.placed[b, :number], plan.tasks[first : first + number, [CPU, MEM]]
         node, start, finish = placed[:, NODE].astype(int), placed[:, START], placed[:, FINISH]
-        cost = 0.0
+        cost, flow = 0.0, int(state.cursor[b, FLOW])
+        others = plan.there[plan.there_first[flow] : plan.there_first[flow + 1]]
         for n in range(len(env.table)):
             there = np.flatnonzero((node == n) & (finish > start))
             for moment in start[there]:
                 running = there[(start[there] <= moment) & (moment < finish[there])]
-                assert (needs[running].sum(axis=0) <= plan.nodes[n, [CPU, MEM]] + 1e-6).all()
-            cost += plan.nodes[n, PRICE] / 3600.0 * union(start[there], finish[there])
+                beside = others[(others[:, 0] == n) & (moment < others[:, 1]), 2:].sum(axis=0)
+                assert (needs[running].sum(axis=0) + beside <= plan.room[flow, n] + 1e-6).all()
+            until = others[others[:, 0] == n, 1].max(initial=0.0)
+            cost += plan.nodes[n, PRICE] / 3600.0 * union(start[there], finish[there], until)
         for task in range(number):
             for edge in range(plan.parents[first + task], plan.parents[first + task + 1]):
                 parent = plan.parent[edge]
                 assert parent < task
                 moving = plan.edge_mb[edge] * plan.nodes[[node[task], node[parent]], SECONDS_PER_MB].max()
-                assert start[task] >= finish[parent] + (moving if node[task] != node[parent] else 0.0)
+                moving = moving if node[task] != node[parent] else 0.0
+                assert start[task] >= finish[parent] + moving + plan.dispatch_s * (1 - 1e-12)
         totals = state.totals[b]
         assert totals[1] == finish.max(initial=0.0)
         assert totals[2] == pytest.approx(cost)
@@ -60,8 +67,8 @@ def check(env):
         assert state.nodes[b, :, 0].sum() == number
 
 
-def union(start, finish):
-    total, until = 0.0, 0.0
+def union(start, finish, until=0.0):
+    total = 0.0
     for begin, end in sorted(zip(start, finish, strict=True)):
         total += max(end - max(begin, until), 0.0)
         until = max(until, end)
@@ -87,8 +94,25 @@ def choose(env, style, rng):
     return np.where(mask, rng.random(mask.shape), -1.0).argmax(axis=1)
 
 
+def among_others(dags, nodes, seed):
+    """Let workflows begin where nodes are partly taken, one is down and others still run."""
+    rng = np.random.default_rng(seed)
+    whole, found = np.stack([nodes.cpu, nodes.mem], axis=1), []
+    for dag in dags:
+        room = whole * rng.choice([0.0, 0.5, 1.0], (len(nodes), 1))
+        room[int(np.argmax(nodes.cpu))] = whole[int(np.argmax(nodes.cpu))]
+        there = [[n, rng.uniform(1.0, 500.0), room[n, 0] / 3, room[n, 1] / 3] for n in range(len(nodes)) for _ in "ab"]
+        found.append(dataclasses.replace(dag, around=Surroundings(room, np.array(there))))
+    return tuple(found), nodes
+
+
 def run(setting, style, seed, steps, every):
-    env = make_vec("workflow/dag", BATCH, seed=seed, **{"workflows": 60, "tasks": 40, **SETTINGS[setting]})
+    settings = {"workflows": 60, "tasks": 40, **SETTINGS[setting]}
+    trace = None
+    if settings.pop("others", False):
+        plain = make_vec("workflow/dag", 1, **settings)
+        trace = among_others(plain.dags, plain.table, seed)
+    env = make_vec("workflow/dag", BATCH, seed, trace, **settings)
     rng = np.random.default_rng(seed)
     env.reset(seed=seed)
     for step in range(steps):
