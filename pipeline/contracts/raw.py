@@ -76,6 +76,8 @@ TASKS = pa.schema(
         pa.field("parents", pa.string()),  # ids of tasks, a space between two; null or empty: none
         pa.field("parent_mb", pa.string()),  # what each parent hands over, in the order of parents; null: not known
         pa.field("input_mb", pa.float64()),  # what the task reads that no task wrote
+        pa.field("start_s", pa.float64()),  # when the task began, from the start of the execution
+        pa.field("estimated", pa.bool_()),  # nobody told the parents: they are who had just ended when it began
     ]
 )
 """One row a task of a workflow's execution. Parents are text, not a list: every engine and every file format reads,

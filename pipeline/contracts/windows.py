@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 5
-"""5: histograms of response times. Files of another version are refused: cleaning makes them anew."""
+SCHEMA_VERSION = 6
+"""6: when the tasks of workflows began. Files of another version are refused: cleaning makes them anew."""
 VERSION_KEY = b"loadmaster.windows"
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -141,6 +141,8 @@ TASKS = pa.schema(
         pa.field("parents", pa.string()),  # tasks of the same execution, a space between two; null: none
         pa.field("parent_mb", pa.string()),  # what each parent hands over, in their order; null: not known
         pa.field("input_mb", pa.float64()),  # what the task reads that no task wrote
+        pa.field("start_s", pa.float64()),  # when it began, from the start of the execution; null: not known
+        pa.field("estimated", pa.bool_()),  # nobody told the parents: they are who had just ended when it began
     ]
 )
 

@@ -42,6 +42,7 @@ FITTED: dict[str, tuple[str, ...]] = {
     "vm": ("pipeline.calibrate.vm",),
     "pods": ("pipeline.calibrate.pods",),
     "jobs": ("pipeline.calibrate.jobs",),
+    "workflow": ("pipeline.calibrate.workflow",),
 }
 """Problem -> modules that fit and check its simulator; they stand on its dataset, which imports them by name."""
 

@@ -350,7 +350,9 @@ def _tasks(flow: wfinstances.Workflow, context: _Context) -> pa.Table:
         "task": pa.array(ids, pa.string()),
         "node": _names(flow.machine, len(ids)),
         "runtime_s": pa.array(flow.runtime_s),
-        "cpu_cores": _amounts(flow.cpu),
+        "cpu_cores": _amounts(
+            np.maximum(np.ceil(flow.cpu), 1.0)
+        ),  # told is what it used on average; it holds whole ones
         "mem_bytes": _amounts(flow.mem * GIB),
         "parents": pa.array([" ".join(some) or None for some in parents], pa.string()),
         "parent_mb": pa.array([" ".join(some) or None for some in handed], pa.string()),

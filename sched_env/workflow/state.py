@@ -84,7 +84,7 @@ class State(NamedTuple):
     cursor: NDArray[np.int64]
     """[B, 5]"""
     segments: Floats
-    """[B, N + 2 (T + K), 4]: the calendar of each node, a linked list of spans of equal use that begins with segment n."""
+    """[B, N + 2 (T + K), 4]: the calendar of each node, a linked list of spans of equal use, from segment n on."""
     placed: Floats
     """[B, T, 3]: of each task placed."""
     nodes: Floats

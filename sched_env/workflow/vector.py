@@ -54,7 +54,9 @@ class WorkflowVectorEnv(PlacementVectorEnv):
         self.rules = rules_of(scenario, len(self.dags))
         self.most_tasks = int(np.diff(self.plan.first).max())
         most_there = int(np.diff(self.plan.there_first).max())
-        self.state = empty_state(num_envs, len(nodes), self.most_tasks, int(np.diff(self.plan.parents).max()), most_there)
+        self.state = empty_state(
+            num_envs, len(nodes), self.most_tasks, int(np.diff(self.plan.parents).max()), most_there
+        )
         self._fix_columns(nodes.cpu, nodes.mem, nodes.price_usd_per_hour, nodes.speed, nodes.net)
 
     @property

@@ -40,7 +40,7 @@ def test_tasks_become_dags_in_order_of_time(flows: Path, at: Any) -> None:
     assert first.order.tolist() == [2, 0, 1]
     assert first.edge_mb.tolist() == [7.5, 0.0, 0.0]
     assert first.input_mb.tolist() == [0.0, 0.0, 3.0]
-    assert first.cpu.tolist() == [2.0, 1.0, 1.0]
+    assert first.cpu.tolist() == [1.5, 1.0, 1.0]
     assert first.mem.tolist() == [2.0, 1.0, 1.0]
     assert len(second) == 1
     assert nodes.names == ("n1", "n2")
