@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -110,9 +111,8 @@ def _lengthened(found: Value, trace: Trace, make: Callable[[Mapping[str, Any] | 
     low, high = replayed(found.value), replayed(found.value + 1.0)
     more = (measured - low) / (high - low) if high > low else 0.0
     seconds = float(np.clip(found.value + more, 0.0, MOST_TIMES * found.value))
-    shift = seconds - found.value
-    ends = (max(end + shift, 0.0) if end is not None else None for end in (found.low, found.high))
-    return Value(found.name, found.unit, seconds, *ends, found.samples, found.origin)
+    low, high = (max((end or 0.0) + seconds - found.value, 0.0) for end in (found.low, found.high))
+    return msgspec.structs.replace(found, value=seconds, low=low, high=high)
 
 
 def _recorded_whole(dags: Executions) -> list[int]:
