@@ -25,6 +25,8 @@ F8 = NDArray[np.float64]
 GIB = 2.0**30
 WINDOW_S = 300
 JOB_EVERY_S, JOB_RUNS_S, JOB_KEPT_S = 600, 150, 1800
+TUNE_EVERY_S, FLOW_EVERY_S, NOTICED_S = 900, 600, 3
+"""Between two jobs on a card, between two workflows, and until the engine sees that a task has ended."""
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, np.inf)
 MODES = {"user": 0.7, "system": 0.3}
 
@@ -61,6 +63,8 @@ class Pod:
     cpu_request: float = 0.1
     mem_request_gib: float = 0.125
     cards: int = 0
+    card: int = 0
+    """Which, where it has one."""
     cpu: float = 0.05
     """Cores that it uses beside what requests take."""
     uid: str = ""
@@ -132,11 +136,37 @@ class Stack:
                             float(born), float(done), float(done + JOB_KEPT_S), 0.5, 0.25, cpu=0.8))  # fmt: skip
         pods.append(Pod("ml", "train-abcde", "gpu-1", ("Job", "train"), ("Job", "train"), at(0.2), at(0.8), np.inf, 4.0,
                         16.0,
-                        1, 3.0))  # fmt: skip
+                        1, cpu=3.0))  # fmt: skip
+        # A CronJob on the other card, one run after another.
+        for number, born in enumerate(np.arange(self.start_s + 120.0, self.end_s - 900, TUNE_EVERY_S)):
+            job, ran = f"tune-{(int(born) // 60):08d}", 400.0 + 60.0 * (number % 5)
+            pods.append(Pod("ml", f"{job}-t{number:04d}", "gpu-1", ("Job", job), ("CronJob", "tune"), float(born),
+                            float(born + ran), float(born + ran + JOB_KEPT_S), 1.0, 8.0, 1, 1, cpu=0.9))  # fmt: skip
+        for born in np.arange(self.start_s + 240.0, self.end_s - 900, FLOW_EVERY_S):
+            pods += self._workflow(float(born))
         for pod in pods:
             # A uid of 36 characters, the same in every run.
             digest = f"{zlib.crc32(f'{pod.key}{pod.created_s}'.encode()):08x}"
             pod.uid = f"{digest}-0000-4000-8000-{digest}0000"
+        return pods
+
+    def _workflow(self, born: float) -> list[Pod]:
+        """An execution of an Argo workflow: one task, three beside each other, one; each a pod of its own."""
+        name = f"etl-{int(born)}"
+        pods: list[Pod] = []
+
+        def ran(template: str, made: float, seconds: float) -> float:
+            turn = len(pods) + int(born) // FLOW_EVERY_S
+            end = made + 2 + seconds
+            pods.append(Pod("data", f"{name}-{template}-{3000 + len(pods)}", f"worker-{1 + turn % 3}",
+                            ("Workflow", name), ("Workflow", "etl"), made, end, end + JOB_KEPT_S, 0.25, 0.25,
+                            cpu=0.2))  # fmt: skip
+            return end
+
+        drawn = np.random.default_rng(int(born)).integers(40, 120, 5).tolist()
+        fetched = ran("fetch", born, drawn[0])
+        mapped = max(ran("map", fetched + NOTICED_S, seconds) for seconds in drawn[1:4])
+        ran("reduce", mapped + NOTICED_S, drawn[4])
         return pods
 
     def _load(self) -> None:
@@ -349,10 +379,8 @@ class Stack:
             add(f"container_network_{way}_bytes_total", f'{whole},interface="eth0"', times, 1e4 * (times - times[:1]))
 
     def _dcgm(self, add) -> None:  # type: ignore[no-untyped-def]
-        [train] = [pod for pod in self.pods if pod.cards]
         [host] = [machine for machine in self.machines if machine.cards]
         times = self.scrapes("dcgm")
-        running = (times >= train.created_s) & (times < train.ended_s)
         for card in range(host.cards):
             base = (
                 f'DCGM_FI_DRIVER_VERSION="550.54",Hostname="{host.name}",UUID="GPU-{card}",device="nvidia{card}",'
@@ -361,13 +389,13 @@ class Stack:
                 'pod="nvidia-dcgm-exporter-z",service="nvidia-dcgm-exporter"'
             )
             # While a pod holds a card the exporter adds its name, so the series is another one.
-            for held in (False, True):
-                mine = times[running == held] if card == 0 else times if not held else times[:0]
-                labels = (
-                    f'{base},exported_container="main",exported_namespace="ml",exported_pod="{train.name}"'
-                    if held
-                    else base
-                )
+            holders = [pod for pod in self.pods if pod.cards and pod.card == card]
+            running = {pod.name: (times >= pod.created_s) & (times < pod.ended_s) for pod in holders}
+            idle = ~np.any([np.zeros(len(times), bool), *running.values()], axis=0)
+            for held, at in (("", idle), *running.items()):
+                mine = times[at]
+                labels = f'{base},exported_container="main",exported_namespace="ml",exported_pod="{held}"'
+                labels = labels if held else base
                 add("DCGM_FI_DEV_GPU_UTIL", labels, mine, 80.0 if held else 0.0)
                 add("DCGM_FI_DEV_FB_USED", labels, mine, 16000.0 if held else 0.0)
                 add("DCGM_FI_DEV_FB_FREE", labels, mine, 6500.0 if held else 22500.0)

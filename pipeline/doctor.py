@@ -218,7 +218,9 @@ def _problems(frames: Frames) -> dict[str, list[Need]]:
     cards = Need("GPU cards", len(frames["cards"]) > 0, HELP["card_gpu_used_ratio"])
     held = Need("pods that ask for GPUs", some(pods, "gpu_request_cards"), "GPU pods or Jobs in these hours")
     flows = Need(
-        "workflows", len(frames["tasks"]) > 0, "their tasks (source: [prometheus, parquet]): no exporter tells edges"
+        "workflows",
+        len(frames["tasks"]) > 0,
+        "pods of Argo Workflows that ended in these hours, or tasks of another engine (source: [prometheus, parquet])",
     )
     return {
         "functions": [machines, placed, asked],

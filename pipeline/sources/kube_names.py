@@ -117,6 +117,8 @@ class Names:
             return "CronJob", _MINUTE.sub("", name)
         if kind in ("ReplicaSet", "") and _HASH.search(name):
             return "Deployment", _HASH.sub("", name)
+        if kind == "Workflow":  # Argo names an execution by its template and a time or a hash
+            return kind, _MINUTE.sub("", _HASH.sub("", name))
         return kind, name
 
     def workload(self, labels: Mapping[str, str]) -> str:

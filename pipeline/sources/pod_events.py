@@ -1,4 +1,4 @@
-"""Pod create and delete events of a day, from what kube-state-metrics shows.
+"""Pod create and delete events of a day, and the tasks of workflows, from what kube-state-metrics shows.
 
 Creation is exact (``kube_pod_created``). A pod that completes or fails ends then (``kube_pod_completion_time``, else
 when its phase is first seen so), however long its object is kept; one that is deleted while it runs ends in the step
@@ -21,6 +21,7 @@ from pipeline.contracts.raw import EVENTS, MARGIN_S
 from pipeline.sources import Tally
 from pipeline.sources.columns import raw_table, times
 from pipeline.sources.kube_names import Names
+from pipeline.sources.pod_tasks import KIND, Ran, tasks_table
 from pipeline.sources.prometheus_http import Client, Series
 from pipeline.sources.prometheus_server import Server
 
@@ -77,8 +78,8 @@ class _Asked:
 
 def pod_events(
     client: Client, server: Server, span_s: tuple[int, int], names: Names, beyond_s: int, tally: Tally
-) -> pa.Table:
-    """Derive the events of a span; ``beyond_s`` is how far after it the server can be asked."""
+) -> tuple[pa.Table, pa.Table]:
+    """Derive events of a span, and tasks of workflows; ``beyond_s`` is how far after it the server can be asked."""
     asked = _Asked(client, server, span_s, beyond_s, tally)
     lives = _lives(asked)
     ends = _ends(asked)
@@ -90,6 +91,7 @@ def pod_events(
         sizes[_key(one)][_SIZES[one.labels["resource"]]] = float(one.value[0])
 
     rows: list[dict[str, object]] = []
+    ran: list[Ran] = []
     for pod, lived in lives.items():
         following = [*(life.created_s for life in lived[1:]), np.inf]
         for life, after in zip(lived, following, strict=True):
@@ -98,10 +100,12 @@ def pod_events(
             about.update(_found(sizes, life.key) or {})
             rows.append({**about, "at": life.created_s, "action": "create"})
             ended = _end(life, _found(ends, life.key), after, asked.until_s)
+            started = _found(starts, life.key)
+            if about.get("execution"):
+                ran.append(Ran(rows[-1], ended, started))
             if ended is not None:
-                started = _found(starts, life.key)
-                ran = None if started is None or started > ended else ended - started
-                rows.append({**about, "at": ended, "action": "delete", "runtime_s": ran})
+                lasted = None if started is None or started > ended else ended - started
+                rows.append({**about, "at": ended, "action": "delete", "runtime_s": lasted})
     kept = [row for row in rows if span_s[0] <= float(str(row["at"])) < span_s[1]]
     kept.sort(key=lambda row: (row["at"], row["action"], row["entity"]))
     columns: dict[str, pa.Array] = {
@@ -110,7 +114,7 @@ def pod_events(
         if name != "time"
     }
     columns["time"] = times(np.array([round(float(str(row["at"])) * 1e3) * 1_000 for row in kept], dtype=np.int64))
-    return raw_table(EVENTS, columns)
+    return raw_table(EVENTS, columns), tasks_table(ran, span_s, tally)
 
 
 def _end(life: _Life, told_s: float | None, following_s: float, until_s: float) -> float | None:
@@ -154,6 +158,8 @@ def _info(asked: _Asked, names: Names) -> dict[Key, dict[str, object]]:
             "function": labels.get("workload") or None,
             "owner_kind": labels.get("owner_kind") or None,
         }
+        if labels.get("created_by_kind") == KIND:
+            about["execution"] = f"{labels.get('namespace', '')}/{labels.get('created_by_name', '')}"
         if about["node"] or _key(one) not in found:
             found[_key(one)] = dict(about)
     return found

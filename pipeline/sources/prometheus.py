@@ -275,9 +275,10 @@ class PrometheusSource(Source):
 
     def _events(self, server: Server, start_s: int, end_s: int, tally: Tally) -> Rows:
         names = self.names(server, start_s)
-        table = pod_events(self._clients[server.name], server, (start_s, end_s), names, self._beyond_s, tally)
-        if table.num_rows:
-            yield "events", table
+        events, tasks = pod_events(self._clients[server.name], server, (start_s, end_s), names, self._beyond_s, tally)
+        for name, table in (("events", events), ("tasks", tasks)):
+            if table.num_rows:
+                yield name, table
 
 
 def learn_names(client: Client, matchers: str, start_s: int, end_s: int) -> Names:

@@ -33,7 +33,8 @@ class Clients:
 
 def events(*lives):
     day = (START, START + DAY_S)
-    table = pod_events(Clients(*lives), Server("prod", "http://localhost"), day, Names(), MARGIN_S, Tally())
+    table, tasks = pod_events(Clients(*lives), Server("prod", "http://localhost"), day, Names(), MARGIN_S, Tally())
+    assert tasks.num_rows == 0
     return [(row["action"], row["time"].timestamp() - START) for row in table.select(["action", "time"]).to_pylist()]
 
 
