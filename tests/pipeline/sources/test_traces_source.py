@@ -161,7 +161,7 @@ def test_a_workflow_becomes_tasks_with_parents_and_what_they_hand_over(tmp_path)
     columns = "workflow, task, epoch(time) - 1588291200, node, runtime_s, cpu_cores, mem_bytes"
     assert rows(tmp_path, "tasks", columns) == [
         ("flow", "a", 0, None, 5, None, None), ("flow", "b_1", 0, "m1", 1, None, None),
-        ("flow", "c", 0, None, 2, 1.5, 2**30),
+        ("flow", "c", 0, None, 2, 2.0, 2**30),
     ]  # fmt: skip
     assert rows(tmp_path, "tasks", "parents, parent_mb, input_mb") == [
         ("a", "1.0", 0), ("a b_1", "1.5 0.0", 0), (None, None, 5),
