@@ -13,13 +13,19 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from placement import service
-from placement.api import bodies, extender, health, openapi, page, place, policies
+from placement.api import bodies, clusters, extender, health, openapi, page, place, policies
 from placement.errors import PlaceRefusedError, PushRefusedError
 from placement.settings import Settings, load
 from sched_env import problems
 from wire.errors import LoadmasterError
 
-DESCRIBED = (*place.group.routes, *extender.group.routes, *policies.group.routes, *health.group.routes)
+DESCRIBED = (
+    *place.group.routes,
+    *clusters.group.routes,
+    *extender.group.routes,
+    *policies.group.routes,
+    *health.group.routes,
+)
 """Every route of the API; the pages for people come beside them."""
 
 PATH_CHARACTERS = 200

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
 from placement.errors import FallbackReason, RefusalCode
 from placement.live import Live
 from wire.contracts.feature_spec import ProblemName
+
+if TYPE_CHECKING:
+    from placement.kube.clusters import Watched
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -71,11 +75,24 @@ class Metrics:
             registry=self.registry,
         )
 
-    def show_cluster(self, name: str, size: Callable[[], tuple[int, int, int]], silent_s: Callable[[], float]) -> None:
+        def cluster(name: str, text: str) -> Gauge:
+            return Gauge(f"loadmaster_cluster_{name}", text, ("cluster",), registry=self.registry)
+
+        self.cluster_unreadable = cluster("unreadable_objects", "Objects of a watched cluster that could not be read.")
+        self.usage_silent = cluster("usage_silent_seconds", "Time since Prometheus last told all of a cluster's use.")
+        self.usage_rejected = cluster("usage_rejected_samples", "Samples of use that could not be true.")
+        self.usage_unknown = cluster("usage_unknown_nodes", "Nodes whose use is not known.")
+
+    def show_cluster(self, name: str, watched: Watched) -> None:
         """Publish a watched cluster; asked at each scrape."""
         for place, kind in enumerate(("nodes", "pods", "assumed")):
-            self.cluster_objects.labels(name, kind).set_function(partial(_nth, size, place))
-        self.cluster_silent.labels(name).set_function(silent_s)
+            self.cluster_objects.labels(name, kind).set_function(partial(_nth, watched.cluster.size, place))
+        self.cluster_silent.labels(name).set_function(watched.silent_s)
+        self.cluster_unreadable.labels(name).set_function(watched.unreadable)
+        if watched.usage is not None:
+            self.usage_silent.labels(name).set_function(watched.usage_silent_s)
+            self.usage_rejected.labels(name).set_function(watched.usage_rejected)
+            self.usage_unknown.labels(name).set_function(watched.usage_unknown)
 
     def show_live(self, problem: ProblemName, live: Live) -> None:
         """Publish what answers for a problem."""

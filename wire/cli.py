@@ -45,6 +45,10 @@ VERBS: Table = {
         "registry": ("pipeline.registry.command:main", "list, show, verify, restore: records and bundles"),
         "keys": ("pipeline.registry.keys:main", "list, rotate, retire, revoke: the keys that sign"),
         "serve": ("placement.__main__:main", "run the placement service"),
+        "migrate": (
+            "placement.migrate:main",
+            "move pods as the pods policy says; dry by default",
+        ),
         "mode": ("placement.mode:main", "break-glass: heuristics answer, or the policies again"),
     },
     "to try and to check": {

@@ -10,7 +10,7 @@ import msgspec
 
 from pipeline.contracts import evaluation, gate, raw, windows
 from wire.command import Verb
-from wire.contracts import bundle, decision, feature_spec, place, policies, record, replay
+from wire.contracts import bundle, decision, feature_spec, place, policies, record, replay, snapshot
 from wire.errors import run_cli
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "contracts"
@@ -24,6 +24,7 @@ DOCUMENTS: dict[str, type[msgspec.Struct]] = {
     "flipped": policies.Flipped,
     "refusal": policies.Refusal,
     "decision-line": decision.DecisionLine,
+    "snapshot": snapshot.Snapshot,
     "promotion-record": record.PromotionRecord,
     "gate-report": gate.GateReport,
     "integrity": evaluation.Integrity,

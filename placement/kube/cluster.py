@@ -26,12 +26,22 @@ from wire.contracts.feature_spec import ProblemName
 ASSUMED_S = 30.0
 """How long an answer counts as a placement when the watch says nothing of it."""
 
+RESERVED_S = 60.0
+"""How long room that the migrator held stays meant for the pod that comes back, after the placeholder is gone."""
+
+RESERVES = "loadmaster.dev/reserves"
+"""Annotation of a placeholder: the workload whose next pod shall have its room."""
+
 PRICE_LABEL = "loadmaster.dev/price-usd-per-hour"
 INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
 
-COLUMNS = ("cpu_capacity", "mem_capacity", "cpu_deployed", "mem_deployed", "price", "active", "instances")
-"""State fields that are watched; a problem takes those it knows, and defaults for its others."""
-_CPU_CAPACITY, _MEM_CAPACITY, _CPU, _MEM, _PRICE, _ACTIVE, _INSTANCES = range(len(COLUMNS))
+COLUMNS = (
+    "cpu_capacity", "mem_capacity", "cpu_deployed", "mem_deployed", "price", "active", "instances",
+    "net_used", "disk_used",
+)  # fmt: skip
+"""State fields that are watched, the last two by Prometheus; a problem takes those it knows, and defaults for its
+others and for what is not known."""
+_CPU_CAPACITY, _MEM_CAPACITY, _CPU, _MEM, _PRICE, _ACTIVE, _INSTANCES, _NET, _DISK = range(len(COLUMNS))
 
 
 class Use(NamedTuple):
@@ -68,7 +78,11 @@ class Cluster:
         self._used: dict[str, list[int]] = {}
         """Node -> millicores, bytes and pods, of watched and assumed pods; also of nodes that are not known yet."""
         self._pods: dict[str, Use] = {}
+        self._objects: dict[str, Pod] = {}
+        """Of the pods that hold something, as the watch said it."""
         self._assumed: dict[str, tuple[Use, float]] = {}
+        self._reserved: dict[str, tuple[str, str, float]] = {}
+        """Placeholder -> workload, node, until when."""
 
     # What the watch says -----------------------------------------------------------------------------------------
 
@@ -83,6 +97,7 @@ class Cluster:
                 self._names.append(name)
                 if row == self._table.shape[1]:
                     self._table = np.concatenate([self._table, np.zeros_like(self._table)], axis=1)
+                self._table[(_NET, _DISK), row] = np.nan
             column = self._table[:, row]
             column[_CPU_CAPACITY] = node.resource("cpu")
             column[_MEM_CAPACITY] = node.resource("memory") / GIB
@@ -111,12 +126,19 @@ class Cluster:
             if pod.spec.node_name or pod.status.phase != "Pending":
                 self._forget(uid)
             self._replace(uid, taken)
+            if taken is None:
+                self._objects.pop(uid, None)
+            else:
+                if uid not in self._objects:
+                    self._settle(pod)
+                self._objects[uid] = pod
 
     def drop_pod(self, uid: str) -> None:
         """A pod is gone."""
         with self._lock:
             self._forget(uid)
             self._replace(uid, None)
+            self._objects.pop(uid, None)
 
     def only_nodes(self, names: Iterable[str]) -> None:
         """A list was made anew: what it does not name was deleted meanwhile."""
@@ -168,10 +190,48 @@ class Cluster:
         columns: dict[str, NDArray[np.float64]] = {
             name: table[row] for row, name in enumerate(COLUMNS) if name in fields
         }
+        defaulted = 0
         for name, (_, default) in fields.items():
             if name not in columns:
                 columns[name] = np.full(len(known), default)
-        return State(problem, known, columns, {}, (len(fields) - len(COLUMNS)) * len(known))
+                defaulted += len(known)
+        for name in ("net_used", "disk_used"):
+            if name in columns:
+                unknown = np.isnan(columns[name])
+                columns[name][unknown] = fields[name][1]
+                defaulted += int(np.count_nonzero(unknown))
+        return State(problem, known, columns, {}, defaulted)
+
+    def used(self, net: Mapping[str, float], disk: Mapping[str, float]) -> None:
+        """Take what nodes use of network (MB/s) and disk (IOPS); nodes that are not named are not known any more."""
+        with self._lock:
+            for name, row in self._index.items():
+                self._table[_NET, row] = net.get(name, np.nan)
+                self._table[_DISK, row] = disk.get(name, np.nan)
+
+    def largest(self) -> tuple[float, float]:
+        """Return cores and GiB of the largest node."""
+        with self._lock:
+            table = self._table[:, : len(self._names)]
+            return (float(table[_CPU_CAPACITY].max()), float(table[_MEM_CAPACITY].max())) if self._names else (0.0, 0.0)
+
+    def reserved(self, pod: Pod) -> str | None:
+        """Return the node on which room is held for the next pod of this one's workload; None when none is."""
+        if not self._reserved:
+            return None
+        now, workload = self._now(), pod.workload
+        with self._lock:
+            self._reserved = {key: one for key, one in self._reserved.items() if one[2] > now}
+            return next((node for whose, node, _ in self._reserved.values() if whose == workload), None)
+
+    def contents(self) -> tuple[list[Node], list[Pod]]:
+        """Return the nodes, and the pods that hold something of one, as the watch said them."""
+        with self._lock:
+            return list(self._nodes.values()), list(self._objects.values())
+
+    def price(self, node: Node) -> float:
+        """Return USD/hour of a node: by its label, its instance type, else 1."""
+        return self._price(node)
 
     def eligible(self, pod: Pod) -> list[str]:
         """Return the nodes that are ready and that the pod's own demands and the nodes' taints allow."""
@@ -194,6 +254,17 @@ class Cluster:
         if taken is not None:
             self._pods[uid] = taken
             self._add(taken, 1)
+
+    def _settle(self, pod: Pod) -> None:
+        """A pod is on a node: a placeholder makes a reservation, a pod that one was for ends it."""
+        workload = (pod.metadata.annotations or {}).get(RESERVES)
+        if workload is not None:
+            self._reserved[pod.metadata.uid] = (workload, pod.spec.node_name, self._now() + RESERVED_S)
+            return
+        for key, (whose, node, _) in list(self._reserved.items()):
+            if (whose, node) == (pod.workload, pod.spec.node_name):
+                del self._reserved[key]
+                return
 
     def _forget(self, uid: str) -> None:
         assumed = self._assumed.pop(uid, None)

@@ -25,9 +25,13 @@ if TYPE_CHECKING:
     from placement.kube.gates import Gates
     from placement.kube.lease import Lease
     from placement.kube.objects import Node, Pod
+    from placement.kube.usage import Usage
     from placement.kube.watch import Watch
 
 log = logging.getLogger(__name__)
+
+NODE_USE = ("node_net", "node_disk")
+"""What of a node's use policies of whole nodes see, beside what is deployed there."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +40,40 @@ class Watched:
 
     cluster: Cluster
     watches: tuple[Watch[Node], Watch[Pod]]
+    usage: Usage | None = None
 
     def silent_s(self) -> float:
         """How long the older of nodes and pods has not been heard of."""
         return max(watch.silent_s for watch in self.watches)
+
+    def unreadable(self) -> float:
+        """How many objects could not be read."""
+        return float(sum(watch.unreadable for watch in self.watches))
+
+    def usage_silent_s(self) -> float:
+        """How long the use of nodes and pods has not been told whole."""
+        return float("inf") if self.usage is None else self.usage.silent_s
+
+    def usage_rejected(self) -> float:
+        """How many samples could not be true."""
+        return 0.0 if self.usage is None else float(sum(self.usage.rejected.values()))
+
+    def usage_unknown(self) -> float:
+        """Of how many nodes the use is not known."""
+        nodes, _ = self.cluster.contents()
+        known = set() if self.usage is None else self.usage.keys("node_cpu") & self.usage.keys("node_mem")
+        return float(sum(node.metadata.name not in known for node in nodes))
+
+    def whole(self) -> bool:
+        """Whether nodes and pods were seen at least once."""
+        return all(watch.listed.is_set() for watch in self.watches)
+
+    def stop(self) -> None:
+        """Stop watching."""
+        for watch in self.watches:
+            watch.stop()
+        if self.usage is not None:
+            self.usage.stop()
 
 
 class Clusters:
@@ -59,10 +93,12 @@ class Clusters:
             gates = None
             if settings.gates is not None and settings.gates.cluster == name and decider is not None:
                 gates = partial(self._gates, client, settings.gates, decider)
-            self._watched[name] = watched = _watch(name, one, client, gates)
-            metrics.show_cluster(name, watched.cluster.size, watched.silent_s)
+            self._watched[name] = watched = watch_cluster(name, one, client, gates)
+            metrics.show_cluster(name, watched)
             for watch in watched.watches:
                 watch.start()
+            if watched.usage is not None:
+                watched.usage.start()
 
     def _gates(self, client: ApiClient, settings: GatesSettings, decider: Decider, cluster: Cluster) -> Gates:
         from placement.kube.gates import Gates
@@ -71,6 +107,9 @@ class Clusters:
         def choose(cluster: Cluster, pod: Pod, names: list[str]) -> str | None:
             if not names:
                 return None
+            held = cluster.reserved(pod)
+            if held in names:
+                return held  # the migrator moved it there: that is decided
             state = cluster.state(settings.problem, names, offered=True)
             ranked = decider.decide(state, [request_of(pod, settings.problem)], 1).placements[0].ranked
             return ranked[0].name if ranked else None
@@ -87,9 +126,14 @@ class Clusters:
         watched = self._watched.get(name)
         if watched is None:
             raise PlaceRefusedError(422, f"cluster {name!r} is not watched", legal(self._watched) or "candidates")
-        if not all(watch.listed.is_set() for watch in watched.watches):
+        if not watched.whole():
             raise PlaceRefusedError(503, f"cluster {name!r} has not answered yet", "its nodes and pods", "try again")
         return watched.cluster
+
+    def usage(self, name: str) -> Usage | None:
+        """Return what is known of a cluster's use; None where nobody measures it."""
+        self.get(name)
+        return self._watched[name].usage
 
     def names(self) -> list[str]:
         """Return the names of all."""
@@ -100,18 +144,18 @@ class Clusters:
         for adapter in self._adapters:
             adapter.stop()
         for watched in self._watched.values():
-            for watch in watched.watches:
-                watch.stop()
+            watched.stop()
 
 
-def _watch(
-    name: str, settings: ClusterSettings, client: ApiClient, adapter: Callable[[Cluster], Gates] | None
+def watch_cluster(
+    name: str, settings: ClusterSettings, client: ApiClient, adapter: Callable[[Cluster], Gates] | None = None
 ) -> Watched:
+    """Return a cluster with those who will follow it; they are not started yet."""
     from placement.kube.cluster import Cluster
     from placement.kube.objects import Node, Pod
     from placement.kube.watch import Watch
 
-    cluster = Cluster(name, settings.prices)
+    cluster = Cluster(name, settings.price_table())
     gates = adapter(cluster) if adapter is not None else None
 
     def put_pod(pod: Pod) -> None:
@@ -140,7 +184,12 @@ def _watch(
         drop=drop_pod,
         only=lambda there: cluster.only_pods(pod.metadata.uid for pod in there),
     )
-    return Watched(cluster, (nodes, pods))
+    usage = None
+    if settings.prometheus is not None:
+        from placement.kube.usage import Usage
+
+        usage = Usage(settings.prometheus, cluster.largest, lambda told: cluster.used(*map(told.means, NODE_USE)))
+    return Watched(cluster, (nodes, pods), usage)
 
 
 def connect(name: str, settings: ClusterSettings) -> ApiClient:

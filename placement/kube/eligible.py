@@ -50,13 +50,14 @@ def _required(selector: NodeSelector | None, node: Node) -> bool:
     labels, fields = node.metadata.labels or {}, {NAME_FIELD: node.metadata.name}
     return any(
         (term.match_expressions or term.match_fields)
-        and all(_holds(one, labels) for one in term.match_expressions or ())
-        and all(_holds(one, fields) for one in term.match_fields or ())
+        and all(holds(one, labels) for one in term.match_expressions or ())
+        and all(holds(one, fields) for one in term.match_fields or ())
         for term in selector.node_selector_terms
     )
 
 
-def _holds(requirement: Requirement, values: dict[str, str]) -> bool:
+def holds(requirement: Requirement, values: dict[str, str]) -> bool:
+    """Say whether labels or fields meet a demand."""
     value, wanted = values.get(requirement.key), requirement.values or []
     match requirement.operator:
         case "In":

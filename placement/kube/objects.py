@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -148,6 +149,38 @@ class Gate(Read, frozen=True):
     name: str
 
 
+class Volume(Read, frozen=True):
+    """What a pod keeps on its node, and would lose by moving."""
+
+    empty_dir: dict[str, Any] | None = None
+    host_path: dict[str, Any] | None = None
+
+
+class LabelSelector(Read, frozen=True):
+    """Which pods are meant."""
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[Requirement] | None = None
+
+
+class PodTerm(Read, frozen=True):
+    """Pods to be near to, or far from."""
+
+    topology_key: str
+    label_selector: LabelSelector | None = None
+    namespaces: list[str] | None = None
+    namespace_selector: LabelSelector | None = None
+
+
+class Spread(Read, frozen=True):
+    """How evenly pods are to lie."""
+
+    topology_key: str
+    max_skew: int = 1
+    when_unsatisfiable: str = "DoNotSchedule"
+    label_selector: LabelSelector | None = None
+
+
 class PodSpec(Read, frozen=True):
     """What a pod shall be."""
 
@@ -159,6 +192,9 @@ class PodSpec(Read, frozen=True):
     node_selector: dict[str, str] | None = None
     tolerations: list[Toleration] | None = None
     scheduling_gates: list[Gate] | None = None
+    volumes: list[Volume] | None = None
+    priority_class_name: str = ""
+    topology_spread_constraints: list[Spread] | None = None
     affinity: dict[str, Any] | None = None
     """As it was written: what is not read here is written back as it was."""
 
@@ -167,6 +203,11 @@ class PodSpec(Read, frozen=True):
         """The node affinity that must hold."""
         said = ((self.affinity or {}).get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution")
         return msgspec.convert(said, NodeSelector) if said else None
+
+    def required_near(self, kind: str) -> list[PodTerm]:
+        """Return the terms of ``podAffinity`` or ``podAntiAffinity`` that must hold."""
+        said = ((self.affinity or {}).get(kind) or {}).get("requiredDuringSchedulingIgnoredDuringExecution")
+        return msgspec.convert(said or [], list[PodTerm])
 
 
 class PodStatus(Read, frozen=True):
@@ -203,6 +244,25 @@ class Pod(Read, frozen=True):
     def gated_by(self, name: str) -> bool:
         """Whether this gate keeps it."""
         return any(gate.name == name for gate in self.spec.scheduling_gates or ())
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def created(self) -> float:
+        """Seconds since 1970 by the API server's clock; 0 when it does not say."""
+        said = self.metadata.creation_timestamp
+        try:
+            return datetime.fromisoformat(said).timestamp() if said else 0.0
+        except ValueError:
+            return 0.0
+
+    @property
+    def owner_kind(self) -> str:
+        """Kind of the controller that would make it anew; empty for a bare pod."""
+        return next((one.kind for one in self.metadata.owner_references or () if one.controller), "")
 
     @property
     def workload(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import msgspec
@@ -34,6 +35,23 @@ class Rest:
         """Replace an object; None when it changed since it was read."""
         return self._unless_lost("PUT", path, body)
 
+    def delete(self, path: str, body: object = None) -> None:
+        """Delete an object; one that is not there is as good."""
+        try:
+            self._call("DELETE", path, body)
+        except ApiException as error:
+            if error.status != NOT_FOUND:
+                raise
+
+    def server_time(self) -> float:
+        """Return the seconds since 1970 by the API server's clock, which is what ages are counted by."""
+        answer = self._ask("GET", "/version", None, "application/json")
+        try:
+            answer.read()
+            return parsedate_to_datetime(answer.headers["Date"]).timestamp()
+        finally:
+            answer.release_conn()
+
     def patch(self, path: str, operations: list[dict[str, Any]]) -> Any:
         """Apply a JSON patch; raises ApiException 422 when a ``test`` in it does not hold."""
         return self._call("PATCH", path, operations, "application/json-patch+json")
@@ -47,7 +65,14 @@ class Rest:
             raise
 
     def _call(self, method: str, path: str, body: object = None, kind: str = "application/json") -> Any:
-        answer = self._client.call_api(
+        answer = self._ask(method, path, body, kind)
+        try:
+            return msgspec.json.decode(answer.read())
+        finally:
+            answer.release_conn()  # read to its end, or each call would open a new connection
+
+    def _ask(self, method: str, path: str, body: object, kind: str) -> Any:
+        return self._client.call_api(
             path,
             method,
             body=body,
@@ -57,7 +82,3 @@ class Rest:
             _return_http_data_only=True,
             _request_timeout=TIMEOUT_S,
         )
-        try:
-            return msgspec.json.decode(answer.read())
-        finally:
-            answer.release_conn()  # read to its end, or each call would open a new connection

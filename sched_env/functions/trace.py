@@ -16,8 +16,10 @@ from sched_env.functions import synthetic as synthetic_functions
 from sched_env.functions.tables import FunctionTrace
 from sched_env.scenarios import SYNTHETIC
 from sched_env.tables import NodeTable
+from sched_env.traces import snapshot as snapshots
 from sched_env.traces.nodes import find, read_nodes
 from sched_env.traces.reader import Floats, header, read_columns, read_text
+from sched_env.traces.snapshot import is_snapshot
 from wire.errors import ConfigError, TraceError
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 REQUIRED = ("arrival_s", "function", "cpu", "mem", "net", "disk", "requests", "duration_s")
 OPTIONAL = ("slo_s", "response_s")
+SNAPSHOT_LIFE_S = 600.0
+"""How long the pods of a snapshot go on when all are placed: nobody leaves while others come."""
 
 
 def read(path: Path | str, *, skip_bad: bool = False) -> tuple[FunctionTrace, NodeTable | None, int]:
@@ -32,9 +36,11 @@ def read(path: Path | str, *, skip_bad: bool = False) -> tuple[FunctionTrace, No
 
     A file is a CSV with the columns of ``FunctionTrace`` (function as a number; ``slo_s``, ``response_s`` optional).
     A folder holds such a ``functions.csv`` and perhaps a ``nodes.csv`` (the columns of ``NodeTable``), or the three
-    tables of Azure Functions. Everything may be gzipped.
+    tables of Azure Functions. Everything may be gzipped. A JSON file is the snapshot of a live cluster.
     """
     path = Path(path)
+    if is_snapshot(path):
+        return *_read_snapshot(path), 0
     if not path.is_dir():
         trace, skipped = _read_tasks(path, skip_bad)
         return trace, None, skipped
@@ -46,6 +52,29 @@ def read(path: Path | str, *, skip_bad: bool = False) -> tuple[FunctionTrace, No
         raise TraceError(f"{path} has no functions.csv", "functions.csv (and nodes.csv), or Azure's invocations.csv")
     trace, skipped = _read_tasks(tasks, skip_bad)
     return trace, read_nodes(nodes) if nodes else None, skipped
+
+
+def _read_snapshot(path: Path) -> tuple[FunctionTrace, NodeTable]:
+    """Take the pods of a live cluster as instances that come one after another, to be placed anew on its nodes."""
+    snapshot, nodes = snapshots.read(path)
+    pods = [pod for pod in snapshot.pods if pod.cpu_cores > 0.0 and pod.mem_gib > 0.0]
+    if not pods:
+        raise TraceError(f"{path} has no pod that requests cpu and memory", "one or more")
+    names = {name: number for number, name in enumerate(sorted({pod.workload for pod in pods}))}
+    size = len(pods)
+    trace = FunctionTrace(
+        arrival_s=np.arange(size, dtype=np.float64),
+        function=np.array([names[pod.workload] for pod in pods], np.int32),
+        cpu=np.array([pod.cpu_cores for pod in pods]),
+        mem=np.array([pod.mem_gib for pod in pods]),
+        net=np.zeros(size),
+        disk=np.zeros(size),
+        requests=np.ones(size, np.int32),
+        duration_s=np.full(size, size + SNAPSHOT_LIFE_S),
+        response_s=np.ones(size),
+        function_names=tuple(names),
+    )
+    return trace, snapshots.node_table(nodes)
 
 
 def _read_tasks(path: Path, skip_bad: bool) -> tuple[FunctionTrace, int]:

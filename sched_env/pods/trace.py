@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sched_env.pods import public as public_pods
+from sched_env.pods import snapshot as pod_snapshot
 from sched_env.pods import synthetic as synthetic_pods
 from sched_env.pods.tables import PodTrace
 from sched_env.scenarios import SYNTHETIC
 from sched_env.tables import NodeTable
+from sched_env.traces.snapshot import is_snapshot
 from wire.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
 def load(trace: Any, scenario: DeployScenario) -> tuple[PodTrace, NodeTable]:
     """Return the trace and nodes asked for, or the scenario's own; what was made before is not made again.
 
-    ``trace`` is a (PodTrace, NodeTable) pair, a PodTrace for the scenario's nodes, a public trace's folder, or None.
+    ``trace`` is a (PodTrace, NodeTable) pair, a PodTrace for the scenario's nodes, a public trace's folder, the
+    snapshot of a live cluster (a JSON file), or None.
     """
     price = scenario.node_price_usd_per_hour
     nodes = _nodes(
@@ -39,6 +42,8 @@ def load(trace: Any, scenario: DeployScenario) -> tuple[PodTrace, NodeTable]:
             scenario.nodes, scenario.node_cpu_cores, scenario.node_mem_gib, scenario.trace_windows,
             scenario.pods_per_node, scenario.load, scenario.requests_per_pod, scenario.churn, scenario.trace_seed,
         ), nodes  # fmt: skip
+    if is_snapshot(Path(source)):
+        return pod_snapshot.read(Path(source))
     return _read_once(Path(source), scenario.pods_per_node, scenario.load, scenario.trace_seed)
 
 

@@ -160,6 +160,47 @@ class ControlPlane:
             f"--authorization-kubeconfig={self.kubeconfig}",
         )  # fmt: skip
 
+    def start_controllers(self) -> None:
+        """What makes pods of Deployments and counts PDBs; of the others none is needed."""
+        self.run(
+            "kube-controller-manager", f"--kubeconfig={self.kubeconfig}", "--leader-elect=false",
+            f"--secure-port={free_port()}", "--bind-address=127.0.0.1", f"--cert-dir={self.folder / 'manager-certs'}",
+            "--controllers=deployment-controller,replicaset-controller,disruption-controller",
+            f"--authentication-kubeconfig={self.kubeconfig}", f"--authorization-kubeconfig={self.kubeconfig}",
+            "--kube-api-qps=500", "--kube-api-burst=1000",
+        )  # fmt: skip
+
+    def start_kubelet(self) -> None:
+        """kwok: pods that are bound run, pods that are deleted go."""
+        if not (self.bin / "kwok").exists():
+            pytest.skip("no kwok beside kube-apiserver: nobody would run the pods")
+        self.run(
+            "kwok", f"--kubeconfig={self.kubeconfig}", f"--config={Path(__file__).with_name('stages.yaml')}",
+            "--manage-all-nodes=true", "--node-lease-duration-seconds=40",
+            f"--server-address=127.0.0.1:{free_port()}",
+        )  # fmt: skip
+
+    def add_deployment(
+        self, name: str, replicas: int, *, cpu: str = "100m", memory: str = "128Mi", **spec: Any
+    ) -> None:
+        labels = {"app": name}
+        container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": cpu, "memory": memory}}}
+        template = {"metadata": {"labels": labels}, "spec": {"containers": [container], **spec}}
+        body = {
+            "metadata": {"name": name},
+            "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template},
+        }
+        self.call("POST", "/apis/apps/v1/namespaces/default/deployments", body)
+
+    def add_budget(self, name: str, *, min_available: int) -> None:
+        spec = {"minAvailable": min_available, "selector": {"matchLabels": {"app": name}}}
+        path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+        self.call("POST", path, {"metadata": {"name": name}, "spec": spec})
+
+    def add_placeholder_class(self) -> None:
+        body = {"metadata": {"name": "loadmaster-placeholder"}, "value": -10, "preemptionPolicy": "Never"}
+        self.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
+
     @staticmethod
     def _until(true: Any, what: str, timeout_s: float = 120.0) -> None:
         until = time.monotonic() + timeout_s

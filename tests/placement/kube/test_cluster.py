@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 
 from placement.errors import PlaceRefusedError
 from placement.kube.cluster import ASSUMED_S, PRICE_LABEL, Cluster
+from placement.kube.config import ClusterSettings
 from placement.kube.objects import GIB, Node, Pod, quantity
+from wire.errors import ConfigError
 
 
 def node(name: str, **status: object) -> Node:
@@ -113,6 +116,31 @@ def test_prices_come_from_the_nodes_label_then_from_its_type() -> None:
     cluster.put_node(node("unknown", metadata={"name": "unknown", "labels": {PRICE_LABEL: "cheap"}}))
     state = cluster.state("functions", ["own", "type", "unknown"])
     assert state.columns["price"].tolist() == [0.5, 0.096, 1.0]
+
+
+def test_prices_can_be_a_table_and_the_settings_go_before_it(tmp_path: Path) -> None:
+    table = tmp_path / "prices.csv"
+    table.write_text("instance_type,usd_per_hour\nm5.large,0.096\nc5.large,0.085\n")
+    found = ClusterSettings(prices={"c5.large": 0.05}, prices_file=str(table)).price_table()
+    assert found == {"m5.large": 0.096, "c5.large": 0.05}
+    for wrong in ("type,price\na,1\n", "instance_type,usd_per_hour\na,-1\n", "instance_type,usd_per_hour\na,nan\n"):
+        table.write_text(wrong)
+        with pytest.raises(ConfigError, match=r"prices\.csv"):
+            ClusterSettings(prices_file=str(table)).price_table()
+
+
+def test_what_prometheus_does_not_tell_takes_its_default_and_is_counted() -> None:
+    cluster = Cluster("test")
+    for name in ("a", "b"):
+        cluster.put_node(node(name))
+    nobody = cluster.state("functions").defaulted
+    cluster.used({"a": 12.5, "ghost": 1.0}, {"a": 300.0, "b": 100.0})
+    state = cluster.state("functions", ["a", "b"])
+    assert state.columns["net_used"].tolist() == [12.5, 0.0]
+    assert state.columns["disk_used"].tolist() == [300.0, 100.0]
+    assert state.defaulted == nobody - 3
+    cluster.put_node(node("c"))
+    assert cluster.state("functions", ["c"]).columns["net_used"].tolist() == [0.0]
 
 
 def test_unknown_nodes_are_left_out_and_problems_without_nodes_refused() -> None:

@@ -7,6 +7,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import httpx
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from placement.api.extender import levels
 from tests.placement.kube.conftest import ScriptedServer
@@ -84,8 +87,8 @@ def test_every_form_of_the_question_gets_the_same_answer(lab: Any, sent: Any) ->
     found = ask(lab, "filter", sent).json()
     assert (found["NodeNames"], list(found["FailedNodes"]), found["Error"]) == (["n0", "n1", "n2"], ["small"], "")
     scores = {entry["Host"]: entry["Score"] for entry in ask(lab, "prioritize", sent).json()}
-    assert set(scores) == set(NAMES)
-    assert (scores["small"], max(scores.values())) == (0, 10)
+    assert set(scores) == {"n0", "n1", "n2"}, "what has no room gets nothing added"
+    assert max(scores.values()) == 10
 
 
 def test_the_best_of_the_scheduler_is_the_best_of_place_and_counts_as_taken(lab: Any) -> None:
@@ -111,7 +114,23 @@ def test_a_burst_does_not_pile_onto_one_node(lab: Any) -> None:
     }  # fmt: skip
     full = ask(lab, "filter", {"Pod": pod("late"), "NodeNames": NAMES}).json()
     assert (full["NodeNames"], len(full["FailedNodes"])) == ([], 4)
-    assert {entry["Score"] for entry in ask(lab, "prioritize", {"Pod": pod("late"), "NodeNames": NAMES}).json()} == {0}
+    assert ask(lab, "prioritize", {"Pod": pod("late"), "NodeNames": NAMES}).json() == []
+
+
+def test_five_hundred_pods_at_once_do_not_pile_onto_one_node(lab: Any) -> None:
+    """Asked from eight connections before the watch has told of a single binding."""
+    pods = [pod(f"burst-{index}", cpu="20m") for index in range(500)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda one: ask(lab, "prioritize", {"Pod": one, "NodeNames": NAMES}), pods))
+    assert {answer.status_code for answer in answers} == {200}
+    cluster = lab.app.state.service.clusters.get("lab")
+    state = cluster.state("functions")
+    taken = dict(zip(state.names, state.columns["instances"], strict=True))
+    assert cluster.size() == (4, 0, 500)
+    assert sum(taken.values()) == 500
+    room = {"n0": 200, "n1": 200, "n2": 200, "small": 12}
+    assert all(taken[name] <= room[name] for name in room), f"nobody has more than it can hold: {taken}"
+    assert sum(taken[name] > 0 for name in ("n0", "n1", "n2")) == 3, taken
 
 
 def test_nodes_that_the_watch_has_not_seen_are_no_candidates(lab: Any) -> None:
@@ -149,9 +168,28 @@ def test_without_an_extender_in_the_settings_it_is_off(client: Any) -> None:
 
 def test_levels_keep_ties_and_leave_the_top_to_the_best() -> None:
     scores = np.array([0.5, 0.9, -np.inf, 0.9, 0.8999999, -3.0])
-    assert levels(scores).tolist() == [8, 10, 0, 10, 8, 1]
+    assert levels(scores).tolist() == [7, 10, 0, 10, 8, 6]
     assert levels(np.full(3, -np.inf)).tolist() == [0, 0, 0]
     assert levels(np.array([7.0, 7.0])).tolist() == [10, 10]
+    assert levels(np.empty(0)).tolist() == []
+    many = levels(np.arange(500.0))
+    assert many[-9:].tolist() == [0, 2, 3, 4, 5, 6, 7, 8, 10]
+    assert np.count_nonzero(many) == 8
+
+
+@given(st.lists(st.sampled_from([-np.inf, 0.0, 1e-30, 0.1, 0.1 + 2**-50, 1.0, -5.0, 7.0, 8.0, 9.0, 10.0, 11.0])))
+def test_only_exact_ties_share_a_level_and_levels_never_turn_the_order_round(scores: list[float]) -> None:
+    found = levels(np.array(scores))
+    for one, level in zip(scores, found, strict=True):
+        for other, its in zip(scores, found, strict=True):
+            if one > other:
+                assert level > its or level == its == 0
+            if one == other:
+                assert level == its
+    if any(np.isfinite(scores)):
+        top = max(scores)
+        assert all((score == top) == (level == 10) for score, level in zip(scores, found, strict=True))
+        assert 9 not in found
 
 
 # A real kube-scheduler ---------------------------------------------------------------------------------------------
