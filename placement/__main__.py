@@ -9,6 +9,7 @@ import socket
 
 import uvicorn
 
+from placement import tls
 from placement.server import config
 from placement.service import open_store
 from placement.settings import load
@@ -20,6 +21,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command line."""
     parser.add_argument("--host", default="127.0.0.1", help="address to bind (default: loopback only)")
     parser.add_argument("--port", type=int, default=8100)
+    parser.add_argument("--tls-port", type=int, help="a second port, for clients that show a certificate")
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
 
 
@@ -35,7 +37,10 @@ def run(options: argparse.Namespace) -> int:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-    server = uvicorn.Server(config(settings, log_level=options.log_level))
+    chosen = config(settings, log_level=options.log_level)
+    server = uvicorn.Server(chosen)
+    if options.tls_port is not None:
+        server = tls.TwoDoors(chosen, bind(options.host, options.tls_port), tls.context(settings))
     server.run(sockets=[taken])
     return 0 if server.started else 1
 

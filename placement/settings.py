@@ -119,6 +119,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     clusters_file: Path | None = None
     """Which clusters are watched and which adapters answer for them (docs/kubernetes.md); none by default."""
 
+    tls_cert_file: Path | None = None
+    """With the two below and ``serve --tls-port``: a second port for kube-scheduler, which must show a certificate."""
+
+    tls_key_file: Path | None = None
+
+    tls_client_ca_file: Path | None = None
+    """Authority of the certificates that clients of that port must show."""
+
     fallbacks: dict[str, str] = msgspec.field(default_factory=dict)
     """Problem -> heuristic that answers when its policy cannot, where that is not the problem's own fallback:
     LOADMASTER_FALLBACK_VM=first_fit and so on."""

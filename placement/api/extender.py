@@ -7,6 +7,7 @@ who may ask (docs/kubernetes.md).
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any
 
 import msgspec
@@ -99,7 +100,7 @@ async def filter_nodes(request: Request) -> Response:
         if not ok
     }
     failed |= dict.fromkeys(set(call.names) - set(names), "not seen yet by the placement service")
-    return bodies.answer(Filtered([name for name, ok in zip(names, fits, strict=True) if ok], failed))
+    return _timed(call, Filtered([name for name, ok in zip(names, fits, strict=True) if ok], failed))
 
 
 @group.route(
@@ -127,7 +128,7 @@ async def prioritize(request: Request) -> Response:
     if chosen is not None:
         call.cluster.assume(call.pod, chosen)
     shown = np.flatnonzero(found)
-    return bodies.answer([HostPriority(names[row], int(found[row])) for row in shown.tolist()])
+    return _timed(call, [HostPriority(names[row], int(found[row])) for row in shown.tolist()])
 
 
 def levels(scores: NDArray[np.floating]) -> NDArray[np.int64]:
@@ -154,6 +155,14 @@ class _Call(msgspec.Struct, frozen=True):
     pod: Pod
     names: list[str]
     cluster: Cluster
+    began: float
+
+
+def _timed(call: _Call, answer: object) -> Response:
+    """Answer, and say how long it took from the last byte of the question on."""
+    response = bodies.answer(answer)
+    response.headers["Server-Timing"] = f"extender;dur={(time.perf_counter() - call.began) * 1e3:.3f}"
+    return response
 
 
 async def _read(request: Request) -> _Call:
@@ -163,6 +172,7 @@ async def _read(request: Request) -> _Call:
         raise PlaceRefusedError(422, "no extender is set up", "extender in the clusters file", "see docs/kubernetes.md")
     with running.lane.call() as call:
         body = await bodies.read(request, running.settings.max_body_mib * MIB, lane.SMALL_BYTES, call.enlarge)
+    began = time.perf_counter()
     try:
         asked = _read_args(body)
     except msgspec.ValidationError as error:
@@ -174,7 +184,7 @@ async def _read(request: Request) -> _Call:
         names = [str(node.metadata.get("name", "")) for node in asked.Nodes.items] if asked.Nodes else []
     if not names or len(set(names)) != len(names):
         raise PlaceRefusedError(422, f"{len(names)} node names, {len(set(names))} of them different", "one or more")
-    return _Call(asked.Pod, names, running.clusters.get(settings.cluster))
+    return _Call(asked.Pod, names, running.clusters.get(settings.cluster), began)
 
 
 def _read_args(body: bytes) -> Asked:

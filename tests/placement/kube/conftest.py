@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -111,3 +112,19 @@ def scripted() -> Iterator[ScriptedServer]:
 def kube(tmp_path: Path) -> Iterator[control_plane.ControlPlane]:
     with control_plane.running(tmp_path / "kube") as plane:
         yield plane
+
+
+@pytest.fixture
+def recovery() -> Callable[[str, str, float], None]:
+    """Record how long it took to recover: a line of JSON in the file of LOADMASTER_RECOVERY_FILE, if that is set.
+
+    ``docs/results/faults.md`` is made of them (benchmarks/faults_table.py).
+    """
+    path = os.environ.get("LOADMASTER_RECOVERY_FILE")
+
+    def record(fault: str, until: str, seconds: float) -> None:
+        if path:
+            with Path(path).open("a") as file:
+                file.write(json.dumps({"fault": fault, "until": until, "seconds": round(seconds, 2)}) + "\n")
+
+    return record

@@ -27,8 +27,8 @@ def node(name: str, cpu: str = "4") -> dict[str, Any]:
     return {"metadata": {"name": name, "uid": name}, "status": {"allocatable": {"cpu": cpu, "memory": "16Gi"}}}
 
 
-def pod(uid: str = "u1", cpu: str = "500m", **metadata: Any) -> dict[str, Any]:
-    container = {"name": "main", "resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}
+def pod(uid: str = "u1", cpu: str = "500m", memory: str = "1Gi", **metadata: Any) -> dict[str, Any]:
+    container = {"name": "main", "resources": {"requests": {"cpu": cpu, "memory": memory}}}
     return {
         "metadata": {"name": uid, "namespace": "default", "uid": uid, **metadata},
         "spec": {"containers": [container]},
@@ -119,7 +119,7 @@ def test_a_burst_does_not_pile_onto_one_node(lab: Any) -> None:
 
 def test_five_hundred_pods_at_once_do_not_pile_onto_one_node(lab: Any) -> None:
     """Asked from eight connections before the watch has told of a single binding."""
-    pods = [pod(f"burst-{index}", cpu="20m") for index in range(500)]
+    pods = [pod(f"burst-{index}", cpu="20m", memory="8Mi") for index in range(500)]
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda one: ask(lab, "prioritize", {"Pod": one, "NodeNames": NAMES}), pods))
     assert {answer.status_code for answer in answers} == {200}

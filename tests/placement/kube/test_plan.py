@@ -158,8 +158,8 @@ def test_neighbours_that_must_be_far_or_near_and_even_spread() -> None:
         {"topologyKey": "kubernetes.io/hostname", "labelSelector": selector("web")}]}}  # fmt: skip
     one, two = pod("w1", "a", app="web", spec={"affinity": far}), pod("w2", "c", app="web", spec={"affinity": far})
     assert Neighbours(nodes, [one, two]).refused(one) == {"c"}
-    shy = pod("db", "b", app="db", spec={"affinity": {"podAntiAffinity": {
-        "requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone", "labelSelector": selector("x")}]}}})  # fmt: skip
+    away = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone", "labelSelector": selector("x")}]}
+    shy = pod("db", "b", app="db", spec={"affinity": {"podAntiAffinity": away}})
     assert Neighbours(nodes, [shy, pod("x", "c", app="x")]).refused(pod("x", "c", app="x")) == {"a", "b"}, (
         "the other's wish counts as well"
     )
