@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 PAGE = 500
 WATCH_S = 290
 """Length of one watch; the server would end it after five to ten minutes by itself."""
-SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 15.0
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 GONE = 410
 
 Kind = TypeVar("Kind", bound=Node | Pod)

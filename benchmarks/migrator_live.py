@@ -1,0 +1,329 @@
+"""The migrator on a real API server, beside what the simulator predicts and beside no migration.
+
+    loadmaster train --env pods/deploy --alg maskable_ppo --seed 0 --set segments=4 --set envs=16 \
+        --set rollout_steps=64 --set reward_scale=0.1 --set teacher=hottest_to_coolest --out /tmp/pods-policy
+    KUBE_ASSETS=$(../shared/kube/unpack) python benchmarks/migrator_live.py --policy /tmp/pods-policy/policy.onnx
+
+Real: etcd, kube-apiserver, kube-scheduler with our extender, the controllers of Deployments and PDBs, kwok as kubelet,
+the placement service with the policy live, the migrator with its placeholders and evictions. Played: what pods use, by
+a load model that no training of ours has seen (flash crowds: services are quiet, and then several times as busy for a
+heavy-tailed while, some of them together; training's generator deals one even stream and swings over the day). A window
+of the model is one cycle; its 300 s are not waited for, and ages count accordingly. Violations are counted as the
+simulator counts them: positions of a window at which a node's cpu or memory is above 0.8 of its capacity.
+
+The simulator replays the same load from the same first placement, with the same policy. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from placement.kube.clusters import connect, watch_cluster  # noqa: E402
+from placement.kube.config import ClusterSettings, MigratorSettings, PrometheusSettings  # noqa: E402
+from placement.kube.lease import Lease  # noqa: E402
+from placement.kube.migrator import Migrator, Report  # noqa: E402
+from placement.kube.rest import Rest  # noqa: E402
+from placement.migrate import asking  # noqa: E402
+from sched_env import problems  # noqa: E402
+from sched_env.metrics import summarise  # noqa: E402
+from sched_env.pods.tables import PodTrace, offsets  # noqa: E402
+from sched_env.rollout import run_episodes  # noqa: E402
+from sched_env.tables import NodeTable  # noqa: E402
+from tests.placement.conftest import Workshop, listening, push, settings_in  # noqa: E402
+from tests.placement.kube import control_plane  # noqa: E402
+from tests.placement.kube.control_plane import ControlPlane  # noqa: E402
+from tests.placement.kube.playing import PlayedPrometheus  # noqa: E402
+
+GIB = 2.0**30
+POSITIONS, STEP_S = 21, 15
+CPU, MEM_GIB = 8.0, 32.0
+REQUEST_CPU, REQUEST_GIB = 0.5, 1.0
+THRESHOLD, BUDGET = 0.8, 0.05
+CROWD_STEPS = 40
+"""The shortest crowd: ten minutes; half of them last longer than eighteen."""
+MIN_AGE_S = 8
+"""Of a pod that may move: two to four cycles here, as 900 s are three windows."""
+
+
+class Crowds:
+    """What each pod of a workload uses: [workload, window, position], cores and GiB."""
+
+    def __init__(self, workloads: int, windows: int, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        steps = windows * POSITIONS
+        quiet = rng.lognormal(np.log(0.35), 0.5, workloads)
+        peak = rng.uniform(2.0, 5.0, workloads)
+        busy = np.zeros((workloads, steps))
+        for _ in range(workloads * windows // 40):
+            start, length = int(rng.integers(steps)), int(min(CROWD_STEPS * (1 + rng.pareto(1.2)), steps))
+            crowd = rng.random(workloads) < rng.choice([1.5, 5.0]) / workloads  # alone, or together
+            busy[crowd, start : start + length] = 1.0
+        ramp = np.array([0.25, 0.5, 0.25])
+        busy = np.stack([np.convolve(row, ramp, "same") for row in busy])
+        noise = rng.gamma(20.0, 1 / 20.0, (workloads, steps))
+        cpu = quiet[:, None] * (1.0 + busy * (peak[:, None] - 1.0)) * noise
+        mem = rng.uniform(0.3, 0.9, workloads)[:, None] * (1.0 + 0.3 * busy)
+        self.cpu = cpu.reshape(workloads, windows, POSITIONS)
+        self.mem = mem.reshape(workloads, windows, POSITIONS)
+
+
+class Played(PlayedPrometheus):
+    """Answers for the pods that are there now, in the window that is played now."""
+
+    def __init__(self, kube: ControlPlane, crowds: Crowds) -> None:
+        super().__init__()
+        self.kube, self.crowds, self.window = kube, crowds, 0
+
+    def answer(self, asked: dict[str, list[str]]) -> dict[str, Any]:
+        """Return a matrix as Prometheus would."""
+        name, start, step = asked["query"][0], float(asked["start"][0]), float(asked["step"][0])
+        load = self.crowds.cpu if name.endswith("cpu") else self.crowds.mem * GIB
+        result: list[dict[str, Any]] = []
+        if name.endswith(("cpu", "mem")):
+            nodes = {f"node-{index:02d}": np.zeros(POSITIONS) for index in range(1000)}
+            series: dict[str, NDArray[np.float64]] = {}
+            for pod, (workload, node) in placement(self.kube).items():
+                series[pod] = load[workload, self.window]
+                nodes[node] = nodes[node] + series[pod]
+            known = {one["metadata"]["name"] for one in self.kube.call("GET", "/api/v1/nodes")["items"]}
+            chosen = {k: v for k, v in nodes.items() if k in known} if name.startswith("node") else series
+            for key, values in chosen.items():
+                labels = {"node": key} if name.startswith("node") else {"namespace": "default", "pod": key}
+                samples = [[start + k * step, repr(float(value))] for k, value in enumerate(values)]
+                result.append({"metric": labels, "values": samples})
+        return {"status": "success", "data": {"resultType": "matrix", "result": result}}
+
+
+def placement(kube: ControlPlane) -> dict[str, tuple[int, str]]:
+    """Pod -> workload and node, of those that run."""
+    return {
+        one["metadata"]["name"]: (int(one["metadata"]["labels"]["app"].split("-")[1]), one["spec"]["nodeName"])
+        for one in kube.pods()
+        if "app" in (one["metadata"].get("labels") or {})
+        and one["spec"].get("nodeName")
+        and not one["metadata"].get("deletionTimestamp")
+    }
+
+
+def violations(where: dict[str, tuple[int, str]], crowds: Crowds, window: int) -> int:
+    """Count positions above the threshold, node by node."""
+    loads: dict[str, NDArray[np.float64]] = {}
+    for workload, node in where.values():
+        use = np.stack([crowds.cpu[workload, window] / CPU, crowds.mem[workload, window] / MEM_GIB])
+        loads[node] = loads.get(node, np.zeros((2, POSITIONS))) + use
+    return sum(int((load.max(axis=0) > THRESHOLD * (1 + 1e-9)).sum()) for load in loads.values())
+
+
+class Budgets(threading.Thread):
+    """Looks all the time whether a workload has fewer pods that serve than its PDB demands."""
+
+    def __init__(self, kube: ControlPlane, demanded: dict[int, int]) -> None:
+        super().__init__(daemon=True)
+        self.kube, self.demanded = kube, demanded
+        self.looks = self.broken = 0
+        self.stopped = threading.Event()
+
+    def run(self) -> None:
+        """Look until stopped."""
+        while not self.stopped.wait(0.05):
+            with contextlib.suppress(OSError):
+                serving = Counter(
+                    int(one["metadata"]["labels"]["app"].split("-")[1])
+                    for one in self.kube.pods()
+                    if "app" in (one["metadata"].get("labels") or {})
+                    and one["status"].get("phase") == "Running"
+                    and not one["metadata"].get("deletionTimestamp")
+                )
+                self.looks += 1
+                self.broken += sum(serving[workload] < least for workload, least in self.demanded.items())
+
+
+def live(options: argparse.Namespace, crowds: Crowds, folder: Path) -> dict[str, Any]:
+    """Run the real thing."""
+    workshop = Workshop(folder)
+    with control_plane.running(folder / "kube") as kube:
+        kube.start_kubelet()
+        kube.start_controllers()
+        kube.add_placeholder_class()
+        kube.add_nodes([f"node-{index:02d}" for index in range(options.nodes)], cpu=str(int(CPU)), memory="32Gi")
+        played = Played(kube, crowds)
+        file = folder / "clusters.yaml"
+        file.write_text(f"clusters: {{lab: {{kubeconfig: {kube.kubeconfig}}}}}\nextender: {{cluster: lab}}\n")
+        settings = msgspec.structs.replace(settings_in(folder, workshop), clusters_file=file)
+        with listening(settings) as url, httpx.Client(base_url=url, timeout=60) as client:
+            bundle = workshop.around(problems.spec("pods"), options.policy.read_bytes())
+            answer = push(client, bundle, counter=1, problem="pods")
+            assert answer.status_code == 200, answer.text
+            digest = answer.json()["digest"]
+            kube.start_scheduler({
+                "urlPrefix": f"{url}/extender", "prioritizeVerb": "prioritize", "weight": 100, "enableHTTPS": False,
+                "httpTimeout": "5s", "nodeCacheCapable": True, "ignorable": True,
+            })  # fmt: skip
+            demanded = {}
+            for index in range(options.workloads):
+                kube.add_deployment(f"w-{index}", 2, cpu="500m", memory="1Gi")
+                # One workload in five lets nobody go: its PDB wants both pods all the time.
+                demanded[index] = 2 if index % 5 == 4 else 1
+                kube.add_budget(f"w-{index}", min_available=demanded[index])
+            kube.until(lambda: len(placement(kube)) == 2 * options.workloads, "the pods to be bound", 240)
+            time.sleep(MIN_AGE_S + 1)
+            first = placement(kube)
+            budgets = Budgets(kube, demanded)
+            budgets.start()
+            counted, reports = [], list[Report]()
+            prom = PrometheusSettings(played.url, every_s=3600, window_s=300, step_s=STEP_S, queries=played.QUERIES)
+            cluster = ClusterSettings(kubeconfig=str(kube.kubeconfig), prometheus=prom)
+            given = MigratorSettings(
+                "lab", apply=True, min_age_s=MIN_AGE_S, threshold=THRESHOLD, budget=BUDGET, retry_s=20
+            )  # fmt: skip
+            api = connect("lab", cluster)
+            watched = watch_cluster("lab", cluster, api)
+            lease = Lease(api, "default", "loadmaster-migrator-lab", "benchmark")
+            migrator = Migrator(Rest(api), watched, lease, given, asking(url), reports.append)
+            for part in (*watched.watches, lease):
+                part.start()
+            usage = watched.usage
+            assert usage is not None
+            kube.until(lambda: watched.whole() and lease.leading, "the migrator to see")
+            for window in range(options.windows):
+                played.window = window
+                kube.until(lambda: len(placement(kube)) == 2 * options.workloads, "every pod to be back", 60)
+                counted.append(violations(placement(kube), crowds, window))
+                usage.ask()
+                report = migrator.cycle()
+                print(
+                    f"window {window}: {counted[-1]} violations, {Counter(m.outcome for m in report.moves)}", flush=True
+                )
+            lease.stop()
+            watched.stop()
+            budgets.stopped.set()
+            budgets.join(10)
+        played.close()
+    moves = [move for report in reports for move in report.moves]
+    names = [move.pod for move in moves if move.outcome == "moved"]
+    locked = [move for move in moves if demanded[int(move.workload.split("-")[1])] == 2]
+    done = [move for move in moves if move.outcome == "moved"]
+    return {
+        "digest": digest,
+        "first": first,
+        "no_migration": [violations(first, crowds, window) for window in range(options.windows)],
+        "migrator": counted,
+        "moves": dict(Counter(move.outcome.partition(":")[0] for move in moves)),
+        "landed_on_target": sum(move.landed == move.target for move in done),
+        "landed_elsewhere": sum(move.landed not in (None, move.target) for move in done),
+        "not_seen_back_in_time": sum(move.landed is None for move in done),
+        "policy_answered": sum(not move.fallback for move in moves),
+        "pods_evicted_twice": len(names) - len(set(names)),
+        "moved_against_a_pdb": sum(move.outcome == "moved" for move in locked),
+        "refused_by_pdb": sum(move.outcome == "refused_by_pdb" for move in locked),
+        "looks_at_pdbs": budgets.looks,
+        "pdbs_seen_broken": budgets.broken,
+        "cycle_seconds_mean": round(float(np.mean([report.seconds for report in reports])), 2),
+        "passed_over": [report.passed_over for report in reports if report.passed_over],
+    }
+
+
+def trace_of(first: dict[str, tuple[int, str]], crowds: Crowds, windows: int, nodes: int) -> tuple[PodTrace, NodeTable]:
+    """Return the same load from the same placement as a trace of the simulator."""
+    names = sorted(first)
+    node = np.array([int(first[name][1].split("-")[1]) for name in names])
+    workload = np.array([first[name][0] for name in names])
+    size = len(names)
+    cpu, mem = (load[workload][:, :windows].transpose(1, 0, 2) for load in (crowds.cpu, crowds.mem))
+    trace = PodTrace(
+        window_s=np.arange(windows) * 300.0,
+        window_rows=np.arange(windows + 1) * size,
+        pod=np.tile(np.arange(size), windows),
+        node=np.tile(node, windows),
+        cpu_request=np.full(windows * size, REQUEST_CPU),
+        mem_request=np.full(windows * size, REQUEST_GIB),
+        cpu_used=cpu.mean(axis=2).ravel(),
+        mem_used=mem.mean(axis=2).ravel(),
+        row_requests=offsets(np.full(windows * size, POSITIONS)),
+        arrival_offset_s=np.tile(np.arange(POSITIONS) * 300.0 / POSITIONS, windows * size),
+        duration_s=np.full(windows * size * POSITIONS, 300.0 / POSITIONS),
+        cpu=cpu.ravel(),
+        mem=mem.ravel(),
+        pod_names=tuple(names),
+    )
+    table = NodeTable(
+        tuple(f"node-{index:02d}" for index in range(nodes)), np.full(nodes, CPU), np.full(nodes, MEM_GIB),
+        np.full(nodes, 1000.0), np.full(nodes, 5000.0), np.ones(nodes),
+    )  # fmt: skip
+    return trace, table
+
+
+def simulated(policy: str, trace: tuple[PodTrace, NodeTable], windows: int) -> dict[str, float]:
+    """Replay with a policy; windows are counted as the live ones are."""
+    found = summarise(
+        run_episodes(
+            "pods/deploy", policy, [0], trace=trace, episode_windows=windows, threshold=THRESHOLD,
+            migration_budget=BUDGET, pod_limit=110,
+        )
+    )  # fmt: skip
+    return {name: float(found[name]) for name in ("resource_violations", "migrations", "windows")}
+
+
+def main() -> None:
+    """Run live and simulated, and compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--policy", type=Path, required=True, help="a trained policy.onnx of pods")
+    parser.add_argument("--nodes", type=int, default=12)
+    parser.add_argument("--workloads", type=int, default=40)
+    parser.add_argument("--windows", type=int, default=24)
+    parser.add_argument("--seed", type=int, default=2026)
+    parser.add_argument("--out", type=Path, help="folder for migrator_live.json")
+    options = parser.parse_args()
+    crowds = Crowds(options.workloads, options.windows, options.seed)
+    before = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        found = live(options, crowds, Path(folder))
+    trace = trace_of(found.pop("first"), crowds, options.windows, options.nodes)
+    sims = {
+        name: simulated(policy, trace, options.windows)
+        for name, policy in {
+            "no_migration": "no_migration",
+            "policy": str(options.policy),
+            "hottest_to_coolest": "hottest_to_coolest",
+        }.items()
+    }
+    stay, moved = sum(found["no_migration"]), sum(found["migrator"])
+    result = {
+        "benchmark": "migrator_live",
+        "nodes": options.nodes,
+        "pods": 2 * options.workloads,
+        "windows": options.windows,
+        "seed": options.seed,
+        "load_average": {"before": before, "after": os.getloadavg()[0]},
+        "live": found,
+        "live_violations": {"no_migration": stay, "migrator": moved, "fall": round(1 - moved / stay, 3)},
+        "simulated": sims,
+        "simulated_fall": round(
+            1 - sims["policy"]["resource_violations"] / sims["no_migration"]["resource_violations"], 3
+        ),
+    }
+    if options.out:
+        (options.out / "migrator_live.json").write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
