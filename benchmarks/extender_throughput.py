@@ -37,7 +37,8 @@ sys.path.insert(0, str(ROOT))
 from placement.settings import Settings  # noqa: E402
 from sched_env import problems  # noqa: E402
 from tests.placement.conftest import PASSED, Workshop, push, settings_in  # noqa: E402
-from tests.placement.kube.control_plane import TOKEN, ControlPlane, free_port  # noqa: E402
+from tests.placement.kube.control_plane import TOKEN, ControlPlane  # noqa: E402
+from tests.servers import free_port  # noqa: E402
 from wire import sample_bundle  # noqa: E402
 
 

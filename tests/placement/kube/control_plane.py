@@ -172,8 +172,7 @@ class ControlPlane:
 
     def start_kubelet(self) -> None:
         """kwok: pods that are bound run, pods that are deleted go."""
-        if not (self.bin / "kwok").exists():
-            pytest.skip("no kwok beside kube-apiserver: nobody would run the pods")
+        program("kwok")
         self.run(
             "kwok", f"--kubeconfig={self.kubeconfig}", f"--config={Path(__file__).with_name('stages.yaml')}",
             "--manage-all-nodes=true", "--node-lease-duration-seconds=40",

@@ -16,7 +16,8 @@ import yaml
 
 from placement.kube import config
 from placement.settings import Settings
-from tests.placement.kube.control_plane import ControlPlane, free_port
+from tests.placement.kube.control_plane import ControlPlane
+from tests.servers import free_port
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 

@@ -25,11 +25,11 @@ import msgspec
 import pytest
 import yaml
 
-from tests.placement import test_s3_store
 from tests.placement.kube import control_plane
-from tests.placement.kube.control_plane import ControlPlane, free_port
+from tests.placement.kube.control_plane import ControlPlane
 from tests.placement.kube.playing import PlayedPrometheus, playing
 from tests.placement.kube.wire_cut import Wire
+from tests.servers import free_port, s3_server
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
 
@@ -256,13 +256,7 @@ def _answers(port: int) -> bool:
 def test_the_store_is_gone_for_a_minute(
     tmp_path: Path, settings: Any, kit: Any, workshop: Any, recovery: Recovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = test_s3_store.Server(tmp_path / "s3")
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "not-a-secret", "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.port}", "NO_PROXY": "127.0.0.1",
-    }.items():  # fmt: skip
-        monkeypatch.setenv(name, value)
-    first = msgspec.structs.replace(settings, store_url=test_s3_store.URL, follow_s=1.0, retry_s=5)
+    first = msgspec.structs.replace(settings, store_url="s3://policies/live", follow_s=1.0, retry_s=5)
     second = msgspec.structs.replace(first, log_dir=tmp_path / "second-log")
     one, two = workshop.sample(1), workshop.sample(2)
 
@@ -270,27 +264,26 @@ def test_the_store_is_gone_for_a_minute(
         entry = client.get("/v1/policies").json()["policies"]["functions"]
         return entry and entry["digest"]
 
-    try:
-        with kit.running(first) as a, kit.running(second) as b:
-            assert kit.push(a, one, counter=1).status_code == 200
-            ControlPlane.until(lambda: live(b) == kit.digest_of(one), "the other replica to follow", 30)
-            server.process.send_signal(signal.SIGSTOP)
-            gone = time.monotonic()
-            while time.monotonic() - gone < 60:
-                for client in (a, b):
-                    assert kit.place(client).json()["digest"] == kit.digest_of(one), "what is live answers on"
-                time.sleep(1)
-            server.process.send_signal(signal.SIGCONT)
-            began = time.monotonic()
-
-            def pushed() -> bool:
-                said: int = kit.push(a, two, counter=2, live=kit.digest_of(one)).status_code
-                return said == 200
-
-            ControlPlane.until(pushed, "a push to be taken", 60)
-            ControlPlane.until(lambda: live(b) == kit.digest_of(two), "the other replica to follow", 60)
-            recovery("S3 gone for a minute", "a push is taken and the other replica follows", time.monotonic() - began)
-    finally:
+    with (
+        s3_server(tmp_path / "s3", "policies", monkeypatch) as server,
+        kit.running(first) as a,
+        kit.running(second) as b,
+    ):
+        assert kit.push(a, one, counter=1).status_code == 200
+        ControlPlane.until(lambda: live(b) == kit.digest_of(one), "the other replica to follow", 30)
+        server.process.send_signal(signal.SIGSTOP)
+        gone = time.monotonic()
+        while time.monotonic() - gone < 60:
+            for client in (a, b):
+                assert kit.place(client).json()["digest"] == kit.digest_of(one), "what is live answers on"
+            time.sleep(1)
         server.process.send_signal(signal.SIGCONT)
-        server.process.kill()
-        server.process.wait(10)
+        began = time.monotonic()
+
+        def pushed() -> bool:
+            said: int = kit.push(a, two, counter=2, live=kit.digest_of(one)).status_code
+            return said == 200
+
+        ControlPlane.until(pushed, "a push to be taken", 60)
+        ControlPlane.until(lambda: live(b) == kit.digest_of(two), "the other replica to follow", 60)
+        recovery("S3 gone for a minute", "a push is taken and the other replica follows", time.monotonic() - began)
