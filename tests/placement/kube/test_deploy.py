@@ -89,18 +89,26 @@ def test_a_real_cluster_takes_the_manifests_and_only_the_scheduler_gets_in(kube:
     volumes = {one["name"] for one in yaml.safe_load(found)["spec"]["template"]["spec"]["volumes"]}
     assert {"store", "keys", "push-token", "clusters", "tls"} <= volumes, "the patch adds, and takes nothing away"
 
-    def may(account: str, *what: str) -> bool:
-        return kubectl("auth", "can-i", *what, "--as", f"system:serviceaccount:loadmaster:{account}") == "yes"
+    def may(account: str, verb: str, what: str, namespace: str = "") -> bool:
+        resource, _, part = what.partition("/")
+        asked = ["auth", "can-i", verb, resource, f"--subresource={part}"]
+        asked += ["-n", namespace] if namespace else ["-A"]
+        return kubectl(*asked, "--as", f"system:serviceaccount:loadmaster:{account}") == "yes"
 
-    assert may("placement", "watch", "pods", "-A")
-    assert not may("placement", "create", "pods/eviction", "-A")
-    assert not may("placement", "patch", "pods", "-A"), "gates are off in these manifests"
-    assert may("migrator", "create", "pods/eviction", "-A")
-    assert may("migrator", "update", "leases", "-n", "loadmaster")
-    assert not may("migrator", "update", "leases", "-n", "kube-system")
+    assert may("placement", "watch", "pods")
+    assert not may("placement", "create", "pods/eviction")
+    assert not may("placement", "patch", "pods"), "gates are off in these manifests"
+    assert may("migrator", "create", "pods/eviction")
+    assert may("migrator", "update", "leases", "loadmaster")
+    assert not may("migrator", "update", "leases", "kube-system")
     for account in ("placement", "migrator"):
-        for what in (("list", "secrets"), ("create", "pods/exec"), ("update", "nodes"), ("create", "pods/binding")):
-            assert not may(account, *what, "-A"), (account, what)
+        for verb, what in (
+            ("list", "secrets"),
+            ("create", "pods/exec"),
+            ("update", "nodes"),
+            ("create", "pods/binding"),
+        ):
+            assert not may(account, verb, what), (account, verb, what)
 
     # The second door: the scheduler comes in with its certificate, nobody comes in without one.
     openssl(tmp_path, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.crt",
