@@ -130,7 +130,8 @@ def test_before_the_first_list_nobody_is_answered_and_the_silence_is_said(script
     with pytest.raises(PlaceRefusedError, match="'moon' is not watched"):
         clusters.get("moon")
     scripted.refuse = None
-    until(lambda: clusters.get("lab") is not None if watch(clusters).listed.is_set() else False)
+    until(clusters._watched["lab"].whole)
+    assert clusters.get("lab") is not None
 
 
 @pytest.mark.parametrize(
