@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.client
+import importlib
 import json
 import multiprocessing
 import os
@@ -36,10 +37,10 @@ sys.path.insert(0, str(ROOT))
 
 from placement.settings import Settings  # noqa: E402
 from sched_env import problems  # noqa: E402
-from tests.placement.conftest import PASSED, Workshop, push, settings_in  # noqa: E402
-from tests.placement.kube.control_plane import TOKEN, ControlPlane  # noqa: E402
-from tests.servers import free_port  # noqa: E402
 from wire import sample_bundle  # noqa: E402
+
+KIT: Any = importlib.import_module("tests.placement.conftest")
+PLANE: Any = importlib.import_module("tests.placement.kube.control_plane")
 
 
 def answering(port: int) -> None:
@@ -85,7 +86,7 @@ class Served:
     """A server in a process of its own."""
 
     def __init__(self, target: Any, *arguments: Any) -> None:
-        self.port = free_port()
+        self.port = PLANE.free_port()
         context = multiprocessing.get_context("spawn")
         self.process = context.Process(target=target, args=(*arguments, self.port), daemon=True)
         self.process.start()
@@ -105,14 +106,14 @@ class Served:
         self.process.join(30)
 
 
-def bind_times(kube: ControlPlane, names: set[str], after: str) -> Any:
+def bind_times(kube: Any, names: set[str], after: str) -> Any:
     """Follow pods from a version on; returns a function that waits for all and gives name -> (time, node)."""
     seen: dict[str, tuple[float, str]] = {}
     whole = threading.Event()
 
     def follow() -> None:
         path = f"{kube.url}/api/v1/namespaces/default/pods?watch=1&resourceVersion={after}"
-        request = urllib.request.Request(path, headers={"Authorization": f"Bearer {TOKEN}"})
+        request = urllib.request.Request(path, headers={"Authorization": f"Bearer {PLANE.TOKEN}"})
         context = ssl.create_default_context(cafile=str(kube.ca))
         with urllib.request.urlopen(request, timeout=300, context=context) as answer:
             for line in answer:
@@ -136,7 +137,7 @@ def bind_times(kube: ControlPlane, names: set[str], after: str) -> Any:
     return wait
 
 
-def one_run(kube: ControlPlane, count: int, extender: dict[str, Any] | None, tag: str) -> dict[str, Any]:
+def one_run(kube: Any, count: int, extender: dict[str, Any] | None, tag: str) -> dict[str, Any]:
     """Create pods, start the scheduler, wait until all are bound, clear up."""
     names = [f"{tag}-{index:04d}" for index in range(count)]
     kube.add_pods(names, cpu="20m", memory="32Mi")
@@ -206,7 +207,7 @@ def questions(port: int, names: list[str], count: int) -> dict[str, float]:
 
 def measure(nodes: int, pods: int, rounds: int, folder: Path) -> dict[str, Any]:
     """Run all three on a cluster of this size."""
-    kube = ControlPlane(folder / f"kube-{nodes}")
+    kube = PLANE.ControlPlane(folder / f"kube-{nodes}")
     served: list[Served] = []
     try:
         kube.start()
@@ -216,14 +217,14 @@ def measure(nodes: int, pods: int, rounds: int, folder: Path) -> dict[str, Any]:
         served.append(plain)
         home = folder / f"service-{nodes}"
         home.mkdir()
-        file, workshop = home / "clusters.yaml", Workshop(home)
+        file, workshop = home / "clusters.yaml", KIT.Workshop(home)
         file.write_text(f"clusters: {{lab: {{kubeconfig: {kube.kubeconfig}}}}}\nextender: {{cluster: lab}}\n")
-        service = Served(ours, msgspec.structs.replace(settings_in(home, workshop), clusters_file=file))
+        service = Served(ours, msgspec.structs.replace(KIT.settings_in(home, workshop), clusters_file=file))
         served.append(service)
         # An untrained policy of the trained one's size.
-        policy = sample_bundle.build(problems.spec("functions"), seed=1, hidden=64, gate=PASSED)
+        policy = sample_bundle.build(problems.spec("functions"), seed=1, hidden=64, gate=KIT.PASSED)
         with httpx.Client(base_url=f"http://127.0.0.1:{service.port}", timeout=60) as client:
-            answer = push(client, workshop.sign(policy), counter=1)
+            answer = KIT.push(client, workshop.sign(policy), counter=1)
             assert answer.status_code == 200, answer.text
         kube.until(lambda: _seen(service.port) == nodes, "the nodes to be watched")
         arms: dict[str, dict[str, Any] | None] = {

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import os
 import sys
@@ -47,10 +48,10 @@ from sched_env.metrics import summarise  # noqa: E402
 from sched_env.pods.tables import PodTrace, offsets  # noqa: E402
 from sched_env.rollout import run_episodes  # noqa: E402
 from sched_env.tables import NodeTable  # noqa: E402
-from tests.placement.conftest import Workshop, listening, push, settings_in  # noqa: E402
-from tests.placement.kube import control_plane  # noqa: E402
-from tests.placement.kube.control_plane import ControlPlane  # noqa: E402
-from tests.placement.kube.playing import PlayedPrometheus  # noqa: E402
+
+KIT: Any = importlib.import_module("tests.placement.conftest")
+PLANE: Any = importlib.import_module("tests.placement.kube.control_plane")
+PLAYING: Any = importlib.import_module("tests.placement.kube.playing")
 
 GIB = 2.0**30
 POSITIONS, STEP_S = 21, 15
@@ -85,12 +86,13 @@ class Crowds:
         self.mem = mem.reshape(workloads, windows, POSITIONS)
 
 
-class Played(PlayedPrometheus):
-    """Answers for the pods that are there now, in the window that is played now."""
+class Played:
+    """Makes a played Prometheus answer for the pods that are there now, in the window that is played now."""
 
-    def __init__(self, kube: ControlPlane, crowds: Crowds) -> None:
-        super().__init__()
+    def __init__(self, kube: Any, crowds: Crowds) -> None:
         self.kube, self.crowds, self.window = kube, crowds, 0
+        self.prometheus = PLAYING.PlayedPrometheus()
+        self.prometheus.answer = self.answer
 
     def answer(self, asked: dict[str, list[str]]) -> dict[str, Any]:
         """Return a matrix as Prometheus would."""
@@ -112,7 +114,7 @@ class Played(PlayedPrometheus):
         return {"status": "success", "data": {"resultType": "matrix", "result": result}}
 
 
-def placement(kube: ControlPlane) -> dict[str, tuple[int, str]]:
+def placement(kube: Any) -> dict[str, tuple[int, str]]:
     """Pod -> workload and node, of those that run."""
     return {
         one["metadata"]["name"]: (int(one["metadata"]["labels"]["app"].split("-")[1]), one["spec"]["nodeName"])
@@ -135,7 +137,7 @@ def violations(where: dict[str, tuple[int, str]], crowds: Crowds, window: int) -
 class Budgets(threading.Thread):
     """Looks all the time whether a workload has fewer pods that serve than its PDB demands."""
 
-    def __init__(self, kube: ControlPlane, demanded: dict[int, int]) -> None:
+    def __init__(self, kube: Any, demanded: dict[int, int]) -> None:
         super().__init__(daemon=True)
         self.kube, self.demanded = kube, demanded
         self.looks = self.broken = 0
@@ -158,8 +160,8 @@ class Budgets(threading.Thread):
 
 def live(options: argparse.Namespace, crowds: Crowds, folder: Path) -> dict[str, Any]:
     """Run the real thing."""
-    workshop = Workshop(folder)
-    with control_plane.running(folder / "kube") as kube:
+    workshop = KIT.Workshop(folder)
+    with PLANE.running(folder / "kube") as kube:
         kube.start_kubelet()
         kube.start_controllers()
         kube.add_placeholder_class()
@@ -167,10 +169,10 @@ def live(options: argparse.Namespace, crowds: Crowds, folder: Path) -> dict[str,
         played = Played(kube, crowds)
         file = folder / "clusters.yaml"
         file.write_text(f"clusters: {{lab: {{kubeconfig: {kube.kubeconfig}}}}}\nextender: {{cluster: lab}}\n")
-        settings = msgspec.structs.replace(settings_in(folder, workshop), clusters_file=file)
-        with listening(settings) as url, httpx.Client(base_url=url, timeout=60) as client:
+        settings = msgspec.structs.replace(KIT.settings_in(folder, workshop), clusters_file=file)
+        with KIT.listening(settings) as url, httpx.Client(base_url=url, timeout=60) as client:
             bundle = workshop.around(problems.spec("pods"), options.policy.read_bytes())
-            answer = push(client, bundle, counter=1, problem="pods")
+            answer = KIT.push(client, bundle, counter=1, problem="pods")
             assert answer.status_code == 200, answer.text
             digest = answer.json()["digest"]
             kube.start_scheduler({
@@ -189,7 +191,13 @@ def live(options: argparse.Namespace, crowds: Crowds, folder: Path) -> dict[str,
             budgets = Budgets(kube, demanded)
             budgets.start()
             counted, reports = [], list[Report]()
-            prom = PrometheusSettings(played.url, every_s=3600, window_s=300, step_s=STEP_S, queries=played.QUERIES)
+            prom = PrometheusSettings(
+                played.prometheus.url,
+                every_s=3600,
+                window_s=300,
+                step_s=STEP_S,
+                queries=PLAYING.PlayedPrometheus.QUERIES,
+            )
             cluster = ClusterSettings(kubeconfig=str(kube.kubeconfig), prometheus=prom)
             given = MigratorSettings(
                 "lab", apply=True, min_age_s=MIN_AGE_S, threshold=THRESHOLD, budget=BUDGET, retry_s=20
@@ -216,7 +224,7 @@ def live(options: argparse.Namespace, crowds: Crowds, folder: Path) -> dict[str,
             watched.stop()
             budgets.stopped.set()
             budgets.join(10)
-        played.close()
+        played.prometheus.close()
     moves = [move for report in reports for move in report.moves]
     names = [move.pod for move in moves if move.outcome == "moved"]
     locked = [move for move in moves if demanded[int(move.workload.split("-")[1])] == 2]
@@ -249,7 +257,7 @@ def trace_of(first: dict[str, tuple[int, str]], crowds: Crowds, windows: int, no
     size = len(names)
     cpu, mem = (load[workload][:, :windows].transpose(1, 0, 2) for load in (crowds.cpu, crowds.mem))
     trace = PodTrace(
-        window_s=np.arange(windows) * 300.0,
+        window_s=np.arange(windows, dtype=np.float64) * 300.0,
         window_rows=np.arange(windows + 1) * size,
         pod=np.tile(np.arange(size), windows),
         node=np.tile(node, windows),
