@@ -73,9 +73,7 @@ def run_episodes(
         from sched_env.replay import Recorder
 
         name = policy if isinstance(policy, str) else getattr(policy, "name", type(policy).__name__)
-        with Recorder(
-            record, scenario=env.scenario.name, policy=name, seed=seed, spec=env.feature_spec
-        ) as recorder:  # the file appears only when every episode is in it
+        with Recorder(record, env, name) as recorder:  # the file appears only when every episode is in it
             results = _run_all(env, policy, wanted, seed, recorder)
     if bound:
         for episode, best in zip(results, _bounds(env, [each["start"] for each in results]), strict=True):
@@ -145,19 +143,17 @@ def _run_batch(
             spent += elapsed
             decisions += running.size
         if recorder and scores is not None:
-            seen = env.observe()
-            recorder.decision(
-                number, step, float(buffers.time_s[0]), seen["candidates"][0], seen["request"][0], seen["mask"][0],
-                scores[0], int(actions[0]),
-            )  # fmt: skip
-        departures = env.departures(0, int(actions[0])) if recorder else None
+            recorder.decision(number, step, int(actions[0]), scores[0])
         env.step(actions)
-        if recorder and departures:
-            recorder.outcome(float(buffers.reward[0]), departures())
+        if recorder:
+            recorder.outcome(float(buffers.reward[0]))
         for b in running[buffers.wait_s[running] > 0.0]:
             waits[b].append(float(buffers.wait_s[b]))
     decision_us = (spent / decisions if decisions else first / env.num_envs) * 1e6
-    return [_episode(env, b, waits[b], decision_us) for b in range(env.num_envs)]
+    results = [_episode(env, b, waits[b], decision_us) for b in range(env.num_envs)]
+    if recorder:
+        recorder.ended(number, results[0])
+    return results
 
 
 def _episode(env: PlacementVectorEnv, b: int, waits: Sequence[float], decision_us: float) -> Episode:

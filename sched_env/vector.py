@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from math import isnan
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -17,11 +18,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
-from sched_env import futures, planning, problems, rewards, scenarios
+from sched_env import futures, occupancy, planning, problems, rewards, scenarios
 from sched_env.announce import announce_compilation
 from sched_env.jit import entry
 from sched_env.observation import Observation
-from sched_env.replay import Departure
+from sched_env.occupancy import NOTHING, Choice, Event, Layout, Present
 from sched_env.stepping import NO_ROWS, PARK, RESTART, Dynamics
 from wire.errors import ConfigError, InfeasibleActionError, legal
 
@@ -404,9 +405,61 @@ class PlacementVectorEnv(VectorEnv[Arrays, ArrayLike, NDArray[Any]], ABC):
             self._world = planning.digest(self)
         return self._world
 
-    def departures(self, _b: int, _action: int) -> Callable[[], list[Departure]]:
-        """Note who is there before environment b takes an action; the result says who has left once it has."""
-        return list
+    def layout(self) -> Layout:
+        """Name the places that things are put on."""
+        return Layout("candidate", tuple(str(number) for number in range(self.buffers.mask.shape[1])))
+
+    def usage(self, b: int) -> Mapping[str, NDArray[np.float64]]:
+        """Return the share of each resource in use, place by place."""
+        return self.problem.gauges(self.raw_fields(b)[0])
+
+    def choice(self, b: int, action: int) -> Choice:
+        """Say what an action of environment b would place, and where."""
+        return Choice(int(self.buffers.start[b]), action)
+
+    def choices(self, b: int, actions: Sequence[int]) -> list[Choice]:
+        """Say it of several actions: all would place the same thing, unless a problem says otherwise."""
+        first = self.choice(b, actions[0]).key if actions else 0
+        return [Choice(first, action) for action in actions]
+
+    def present(self, _b: int) -> Present:
+        """Return what is placed in environment b."""
+        return NOTHING
+
+    def label(self, _b: int, key: int) -> str:
+        """Name a thing."""
+        return str(key)
+
+    def ended_s(self, _b: int, _key: int, expected_s: float) -> float:
+        """Say when something that is gone ended."""
+        return expected_s
+
+    def graph(self, _b: int) -> dict[str, Any] | None:
+        """Return how the things of an episode hang together: ``name``, ``tasks`` (labels) and ``edges``."""
+        return None
+
+    def found(self, b: int) -> list[Event]:
+        """Return what is there when an episode begins."""
+        there = self.present(b)
+        rows = zip(there.key.tolist(), there.place.tolist(), there.start_s.tolist(), strict=True)
+        return [Event("there", self.label(b, key), -1, place, start_s) for key, place, start_s in rows]
+
+    def happened(self, b: int, action: int) -> Callable[[], tuple[tuple[float, float], list[Event]]]:
+        """Note what is there before environment b takes an action.
+
+        The result, called once it has, gives start and expected end of what was placed, and what happened.
+        """
+        before, chosen, now = self.present(b), self.choice(b, action), float(self.buffers.time_s[b])
+
+        def after() -> tuple[tuple[float, float], list[Event]]:
+            there, later = self.present(b), float(self.buffers.time_s[b])
+            events = occupancy.differences(
+                before, there, chosen, (now, later), lambda key: self.label(b, key), lambda *of: self.ended_s(b, *of)
+            )
+            start_s, end_s = occupancy.span(there, chosen.key)
+            return (now if chosen.place >= 0 and isnan(start_s) else start_s, end_s), events
+
+        return after
 
     def _ending(self) -> dict[str, Any]:
         """Describe the episodes that ended in this step; rows are valid where ``_final_obs`` and ``_episode`` are.

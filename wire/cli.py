@@ -55,6 +55,7 @@ VERBS: Table = {
         "run": ("pipeline.local.__main__:main", "the whole night on this machine, with Airflow and the service"),
         "doctor": ("pipeline.doctor:main", "a first look at a Prometheus: what is there, what is missing"),
         "rollout": ("sched_env.rollout:main", "run a policy or a heuristic on a scenario"),
+        "view": ("sched_env.view.command:main", "look at recorded runs, or live decisions, in a browser"),
         "tune": ("pipeline.tune:main", "search an algorithm's settings, stopping bad trials early"),
         "bundle": ("wire.bundle:main", "check a policy bundle"),
         "backtest": ("pipeline.backtest:main", "compare what was promised with what was measured"),

@@ -27,11 +27,13 @@ from sched_env.functions.state import (
     IDLE,
     IDLE_UNTIL,
     INSTANCES,
+    LEAVING,
     MEM,
     MEM_INVERSE,
     NET,
     NET_INVERSE,
     NEXT,
+    NODE,
     OWN_DOMAIN,
     PLACED,
     RART,
@@ -40,6 +42,7 @@ from sched_env.functions.state import (
     RETURN,
     ROW,
     RUNNING_REQUESTS,
+    TASK,
     Cluster,
     Rules,
     State,
@@ -52,6 +55,9 @@ from sched_env.functions.state import (
 from sched_env.functions.tables import FunctionTrace
 from sched_env.functions.trace import load as load_trace
 from sched_env.futures import Future, Record
+from sched_env.heap import ITEM
+from sched_env.heap import TIME as LEAVES
+from sched_env.occupancy import Choice, Layout, Present, present
 from sched_env.scenarios import Scenario, within_split
 from sched_env.tables import Floats, NodeTable, first_rows
 from sched_env.vector import SHEET, PlacementVectorEnv
@@ -184,6 +190,35 @@ class ServerlessVectorEnv(PlacementVectorEnv):
         """Return the node on which each environment's present instance was recorded; -1: nobody says."""
         homes: NDArray[np.int64] = self.cluster.homes[self.state.cursor[:, ROW], HOME].astype(np.int64)
         return homes
+
+    def layout(self) -> Layout:
+        """Name the nodes."""
+        return Layout("node", self.table.names)
+
+    def usage(self, b: int) -> dict[str, Floats]:
+        """Return the share of each node's resources in use; a link or disk asked for more than it has is fully used."""
+        inverse = self.cluster.nodes[:, [CPU_INVERSE, MEM_INVERSE, NET_INVERSE, DISK_INVERSE]]
+        shares = np.minimum(self.state.nodes[b, :, : DISK + 1] * inverse, 1.0)
+        return {name: shares[:, column] for column, name in enumerate(("cpu", "mem", "net", "disk"))}
+
+    def choice(self, b: int, action: int) -> Choice:
+        """Say which instance would be placed: keys are trace rows."""
+        return Choice(int(self.state.cursor[b, ROW]), action)
+
+    def label(self, _b: int, key: int) -> str:
+        """Name an instance by its function and its row."""
+        return f"{self.trace.function_names[int(self.trace.function[key])]} #{key}"
+
+    def present(self, b: int) -> Present:
+        """Return the running instances."""
+        heap = self.state.leaving[b, : int(self.state.cursor[b, LEAVING])]
+        links = self.state.links[b, heap[:, ITEM].astype(np.int64)]
+        rows = links[:, TASK].astype(np.int64)
+        return present(rows, links[:, NODE], self.trace.arrival_s[rows], heap[:, LEAVES].copy())
+
+    def ended_s(self, _b: int, key: int, _expected_s: float) -> float:
+        """An instance lives for its duration, whatever its neighbours do."""
+        return float(self.trace.arrival_s[key] + self.trace.duration_s[key])
 
     def raw_fields(self, b: int) -> tuple[dict[str, NDArray[Any]], dict[str, float]]:
         """Return the raw state and request fields of an environment's present decision, copied."""

@@ -86,7 +86,7 @@ def withdraw(cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state
     state.job[b, j, OUTCOME] = WITHDRAWN
     state.tally[b, CANCELLED] += 1
     late(queue, state, b, row)
-    state.total[b, LAST_END] = state.total[b, NOW]
+    state.total[b, LAST_END] = state.queued_s[b, j] = state.total[b, NOW]
 
 
 @part

@@ -139,7 +139,7 @@ def lose(state: State, b: int, j: int) -> None:
     state.job[b, j, OUTCOME] = LOST
     state.tally[b, FAILED] += 1
     state.total[b, LATE] += 1.0
-    state.total[b, LAST_END] = state.total[b, NOW]
+    state.total[b, LAST_END] = state.queued_s[b, j] = state.total[b, NOW]
 
 
 @part
@@ -166,7 +166,7 @@ def end(cards: Cards, queue: Queue, rules: Rules, state: State, b: int, c: int, 
         return
     state.job[b, row - state.tally[b, FIRST], OUTCOME] = DONE
     state.tally[b, FINISHED] += 1
-    state.total[b, LAST_END] = state.total[b, NOW]
+    state.total[b, LAST_END] = state.queued_s[b, row - state.tally[b, FIRST]] = state.total[b, NOW]
     late(queue, state, b, row)
 
 

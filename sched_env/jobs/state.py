@@ -156,7 +156,7 @@ class State(NamedTuple):
     """[B, J, 3]: who is next in line; failed attempts; whether it has finished, failed for good, been withdrawn, or is
     no job of the episode: it was submitted after one that is, and placed before the episode begins."""
     queued_s: Floats
-    """[B, J]: since when a waiting job waits."""
+    """[B, J]: since when a waiting job waits; of one that has ended, when it did."""
     service: Floats
     """[B, K]: card seconds each model has had."""
     expected: Floats

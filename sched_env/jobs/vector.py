@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -18,14 +19,21 @@ from sched_env.jobs.scenario import CpnScenario
 from sched_env.jobs.state import (
     ARRIVED,
     CARD,
+    CORES,
+    FINISH,
     FIRST,
+    GPU_FREE,
+    MODEL,
     NONE,
     OFFERED,
     OUTCOME,
+    OUTSIDE,
     POSSIBLE,
     RETURN,
+    ROW,
     SHAPE,
     SIZE,
+    START,
     STEPS,
     UNDECIDED,
     Cards,
@@ -43,6 +51,7 @@ from sched_env.jobs.state import (
 from sched_env.jobs.tables import Floats, JobTrace, RuntimeTable
 from sched_env.jobs.trace import beside
 from sched_env.jobs.workload import Workload
+from sched_env.occupancy import Choice, Layout, Present, present
 from sched_env.scenarios import SYNTHETIC, Scenario, within_split
 from sched_env.stepping import NO_ROWS, PARK, RESTART, SKIP
 from sched_env.tables import first_rows
@@ -222,6 +231,47 @@ class CpnVectorEnv(PlacementVectorEnv):
         """What each episode has brought so far."""
         brought: Floats = self.state.total[:, RETURN]
         return brought
+
+    def layout(self) -> Layout:
+        """Name the cards, and the node that each is in."""
+        where = self.topology
+        return Layout("card", where.cards, tuple(where.nodes[node] for node in where.card_node))
+
+    def usage(self, b: int) -> dict[str, Floats]:
+        """Return the share of each card's memory, and of its node's cores, in use."""
+        state, cards = self.state, self.cards
+        cores = cards.node_cpu_used + state.node[b, :, CORES] * cards.share_per_core
+        return {"gpu_mem": 1.0 - state.card[b, :, GPU_FREE] / cards.mem, "cpu": cores[cards.node]}
+
+    def choice(self, b: int, action: int) -> Choice:
+        """Say which job would go to which card: keys are trace rows."""
+        cards = len(self.topology)
+        if self.rules.pairs == 0:
+            return Choice(int(self.state.tally[b, OFFERED]), action)
+        slot, card = divmod(action, cards)
+        return Choice(NONE, NONE) if slot == self.rules.pairs else Choice(int(self.state.shown[b, slot]), card)
+
+    def choices(self, b: int, actions: Sequence[int]) -> list[Choice]:
+        """Where pairs are chosen, each action may be of another job."""
+        return [self.choice(b, action) for action in actions]
+
+    def label(self, _b: int, key: int) -> str:
+        """Name a job by its row and its model."""
+        return f"job {key} {self.trace.model_names[int(self.queue.links[key, MODEL])]}"
+
+    def present(self, b: int) -> Present:
+        """Return the jobs on cards; their ends are as predicted now."""
+        slots = self.state.slot.shape[2]
+        card, slot = np.nonzero(self.state.kind[b, :, :slots] > 0)
+        on = self.state.slot[b, card, slot]
+        return present(on[:, ROW].astype(np.int64), card, on[:, START], self.state.card[b, card, FINISH + slot])
+
+    def ended_s(self, b: int, key: int, expected_s: float) -> float:
+        """Say when a job left its card: when it ended, or went back into the queue."""
+        j = key - int(self.state.tally[b, FIRST])
+        if j < 0 or self.state.job[b, j, OUTCOME] == OUTSIDE:
+            return expected_s  # it was there when the episode began: nobody keeps its books
+        return float(self.state.queued_s[b, j])
 
     def raw_fields(self, b: int) -> tuple[dict[str, Floats], dict[str, float]]:
         """Return the raw fields of environment b's present decision, as the live service would report them."""

@@ -7,14 +7,19 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from sched_env.occupancy import Choice, Layout, Present, present
 from sched_env.pods import batch as rules
 from sched_env.pods import kernels
 from sched_env.pods.counting import loads, requests_of, statistics
 from sched_env.pods.features import STATISTICS
 from sched_env.pods.scenario import DeployScenario
 from sched_env.pods.state import (
+    CPU_INVERSE,
+    CPU_MEAN,
     FOLLOWING,
     HOT,
+    MEM_INVERSE,
+    MEM_MEAN,
     MOVES_LEFT,
     RETURN,
     ROW,
@@ -143,6 +148,32 @@ class DeployVectorEnv(PlacementVectorEnv):
         """What each episode has brought so far."""
         brought: Floats = self.state.totals[:, RETURN]
         return brought
+
+    def layout(self) -> Layout:
+        """Name the nodes."""
+        return Layout("node", self.table.names)
+
+    def usage(self, b: int) -> dict[str, Floats]:
+        """Return the mean share of each node's cpu and memory that was in use in the window."""
+        use, nodes = self.state.nodes[b], self.cluster.nodes
+        return {"cpu": use[:, CPU_MEAN] * nodes[:, CPU_INVERSE], "mem": use[:, MEM_MEAN] * nodes[:, MEM_INVERSE]}
+
+    def choice(self, b: int, action: int) -> Choice:
+        """Say which pod is offered: keys are pods."""
+        cursor = self.state.cursor[b]
+        return Choice(int(self.trace.pod[self.trace.window_rows[cursor[WINDOW]] + cursor[ROW]]), action)
+
+    def label(self, _b: int, key: int) -> str:
+        """Name a pod."""
+        return self.trace.pod_names[key]
+
+    def present(self, b: int) -> Present:
+        """Return the pods of the window and their nodes."""
+        window, place = self.placement(b)
+        first = int(self.trace.window_rows[window])
+        there = np.flatnonzero(place >= 0)
+        unknown = np.full(there.size, np.nan)
+        return present(self.trace.pod[first + there].astype(np.int64), place[there], unknown, unknown)
 
     def raw_fields(self, b: int) -> tuple[dict[str, NDArray[Any]], dict[str, float]]:
         """Return the raw fields of an environment's present decision, worked out from the trace."""

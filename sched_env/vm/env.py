@@ -109,15 +109,14 @@ class SchedEnv(PlacementEnv[VmVectorEnv]):
         buffers, action = self.many.buffers, self._action
         action[0] = self._rule(chosen)()[0] if chosen in BUILT_IN_RULES else chosen
         if self._recorder:
-            departures = self.many.departures(0, int(action[0]))
-            self._record(int(action[0]))
+            self._recorder.decision(self._episode, self._steps, int(action[0]), None)
         finished = self.many.advance(action, HOLD)
         if finished < 0:
             raise InfeasibleActionError(f"action {chosen} is infeasible", "an action whose avail is 1")
         self._steps += 1
         reward = float(buffers.reward[0])
         if self._recorder:
-            self._recorder.outcome(reward, departures())
+            self._recorder.outcome(reward)
         self._over = finished > 0
         return reward, bool(buffers.terminated[0]), bool(buffers.truncated[0]), {"invalid": False}
 
@@ -156,13 +155,6 @@ class SchedEnv(PlacementEnv[VmVectorEnv]):
         """Return how many requests are left."""
         env, slot = self.many.state.env[0], self.many.events.slot
         return int((slot[env.row : env.queue_end if self.many.params.waits else env.stop] >= 0).sum())
-
-    def _record(self, action: int) -> None:
-        buffers, width = self.many.buffers, 2 * self.servers
-        self._recorder.decision(  # type: ignore[union-attr]
-            self._episode, self._steps, float(buffers.time_s[0]), buffers.candidates[0, :width], buffers.request[0],
-            buffers.mask[0, :width], None, action,
-        )  # fmt: skip
 
     def _observe(self) -> Observation:
         buffers = self.many.buffers
@@ -210,4 +202,4 @@ def _amounts(most: NDArray[np.float32], count: int) -> spaces.Box:
 def _recorder(path: Path, many: VmVectorEnv) -> Any:
     from sched_env.replay import Recorder
 
-    return Recorder(path, scenario=many.scenario.name, policy="agent", seed=many.seed, spec=many.feature_spec)
+    return Recorder(path, many, "agent")

@@ -13,7 +13,7 @@ from sched_env.futures import Future, Record
 from sched_env.heap import ITEM
 from sched_env.heap import TIME as LEAVES
 from sched_env.jit import entry
-from sched_env.replay import Departure
+from sched_env.occupancy import NOTHING, Choice, Event, Layout, Present, present
 from sched_env.scenarios import within_split
 from sched_env.stepping import PARK, RESTART
 from sched_env.vector import PlacementVectorEnv
@@ -111,30 +111,69 @@ class VmVectorEnv(PlacementVectorEnv):
         homes: NDArray[np.int64] = self.events.home[rows].astype(np.int64)
         return homes
 
-    def departures(self, b: int, action: int) -> Callable[[], list[Departure]]:
+    def layout(self) -> Layout:
+        """Name the halves, as many as there can be."""
+        servers = range(self.scenario.most_servers)
+        names = tuple(f"server {server} half {half}" for server in servers for half in (0, 1))
+        return Layout("half", names, tuple(f"server {server}" for server in servers for _ in (0, 1)))
+
+    def usage(self, b: int) -> dict[str, NDArray[np.float64]]:
+        """Return the share of each half's cores and memory in use."""
+        width = 2 * int(self.state.env.servers[b])
+        cpu, mem = self.state.cpu[b, :width], self.state.mem[b, :width]
+        return {"cpu": 1.0 - cpu / self.params.half_cpu, "mem": 1.0 - mem / self.params.half_mem}
+
+    def choice(self, b: int, action: int) -> Choice:
+        """Say which VM would be placed: keys are trace rows."""
+        return Choice(int(self.state.env.row[b]), action)
+
+    def label(self, _b: int, key: int) -> str:
+        """Name a VM."""
+        return f"vm {self.trace.vmid[key]}"
+
+    def present(self, b: int) -> Present:
+        """Return the VMs that an episode finds, or, where requests wait, all that are there."""
+        events = self.events
+        if self.params.waits:
+            leaving = self._leaving(b)
+            rows, halves = np.divmod(np.array(list(leaving), np.int64), self.state.cpu.shape[1])
+            ends = np.array(list(leaving.values()))
+        elif self.params.recorded:
+            row = int(self.state.env.row[b])
+            rows = np.flatnonzero((events.slot[:row] >= 0) & (events.gone[:row] > row))
+            halves = self.state.where[b, events.slot[rows]].astype(np.int64)
+            rows, halves = rows[halves != NOWHERE], halves[halves != NOWHERE]
+            ends = events.rows[rows, TIME] + events.life_s[rows]
+        else:
+            return NOTHING
+        return present(rows, halves, ends - events.life_s[rows], np.where(np.isfinite(ends), ends, np.nan))
+
+    def happened(self, b: int, action: int) -> Callable[[], tuple[tuple[float, float], list[Event]]]:
         """Note which VMs are there; a deletion of a VM that was never placed is none."""
         events, state, row = self.events, self.state, int(self.state.env.row[b])
+        now, life_s = float(self.buffers.time_s[b]), float(events.life_s[row])
+        span = now, now + life_s if np.isfinite(life_s) else float("nan")
         if self.params.waits:
-            there = {**self._leaving(b), row * state.cpu.shape[1] + action: self.buffers.time_s[b] + events.life_s[row]}
+            there = {**self._leaving(b), row * state.cpu.shape[1] + action: now + life_s}
         else:
             where = state.where[b].copy()
             where[events.slot[row]] = action
 
-        def departed(rows: NDArray[np.int64], halves: NDArray[Any], times: NDArray[np.float64]) -> list[Departure]:
+        def gone(rows: NDArray[np.int64], halves: NDArray[Any], times: NDArray[np.float64]) -> list[Event]:
             columns = self.trace.vmid[rows].tolist(), halves.tolist(), times.tolist()
-            return [Departure(*each) for each in zip(*columns, strict=True)]
+            return [Event("end", f"vm {vm}", half, -1, at) for vm, half, at in zip(*columns, strict=True)]
 
-        def after() -> list[Departure]:
+        def after() -> tuple[tuple[float, float], list[Event]]:
             if self.params.waits:
                 stayed = self._leaving(b)
-                gone = sorted((time_s, item) for item, time_s in there.items() if item not in stayed)
-                items = np.array([item for _, item in gone], np.int64)
-                times = np.array([time_s for time_s, _ in gone])
-                return departed(*np.divmod(items, state.cpu.shape[1]), times)
+                left = sorted((time_s, item) for item, time_s in there.items() if item not in stayed)
+                items = np.array([item for _, item in left], np.int64)
+                times = np.array([time_s for time_s, _ in left])
+                return span, gone(*np.divmod(items, state.cpu.shape[1]), times)
             rows = np.arange(row + 1, int(state.env.row[b])) if self.params.releases else np.empty(0, np.int64)
             rows = rows[events.slot[rows] < 0]
             rows = rows[where[~events.slot[rows]] != NOWHERE]
-            return departed(rows, where[~events.slot[rows]], self.trace.time[rows])
+            return span, gone(rows, where[~events.slot[rows]], self.trace.time[rows])
 
         return after
 

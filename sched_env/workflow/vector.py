@@ -8,13 +8,30 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from sched_env.occupancy import Choice, Layout, Present, present
 from sched_env.scenarios import Scenario, within_split
 from sched_env.tables import Floats, NodeTable
 from sched_env.vector import PlacementVectorEnv
 from sched_env.workflow import kernels
 from sched_env.workflow.raw_state import raw_fields
 from sched_env.workflow.scenario import Order, WorkflowScenario
-from sched_env.workflow.state import FIRST, NEXT, RETURN, Plan, Rules, State, empty_state, plan_of, rules_of
+from sched_env.workflow.state import (
+    FINISH,
+    FIRST,
+    FLOW,
+    NEXT,
+    NODE,
+    RETURN,
+    SIZE,
+    START,
+    UNTIL,
+    Plan,
+    Rules,
+    State,
+    empty_state,
+    plan_of,
+    rules_of,
+)
 from sched_env.workflow.tables import Dag
 from sched_env.workflow.trace import load
 from wire.errors import ConfigError
@@ -88,6 +105,43 @@ class WorkflowVectorEnv(PlacementVectorEnv):
         rows = self.state.cursor[:, FIRST] + self.state.cursor[:, NEXT]
         home: NDArray[np.int64] = self.plan.home[np.minimum(rows, self.plan.home.size - 1)]
         return home
+
+    def layout(self) -> Layout:
+        """Name the nodes."""
+        return Layout("node", self.table.names)
+
+    def usage(self, b: int) -> dict[str, Floats]:
+        """Return when each node's last task ends, as a share of the makespan so far: nodes have no level of use."""
+        until = self.state.nodes[b, :, UNTIL]
+        return {"booked": until / max(float(until.max(initial=0.0)), 1e-9)}
+
+    def choice(self, b: int, action: int) -> Choice:
+        """Say which task would be placed: keys are numbers in the order that tasks are offered in."""
+        return Choice(int(self.state.cursor[b, NEXT]), action)
+
+    def label(self, _b: int, key: int) -> str:
+        """Name a task."""
+        return f"task {key}"
+
+    def present(self, b: int) -> Present:
+        """Return the tasks placed so far; a plan forgets none."""
+        placed = self.state.placed[b, : int(self.state.cursor[b, NEXT])]
+        return present(np.arange(len(placed)), placed[:, NODE].astype(np.int64), placed[:, START], placed[:, FINISH])
+
+    def graph(self, b: int) -> dict[str, Any]:
+        """Return the workflow's tasks and which of them read what others wrote."""
+        cursor, plan = self.state.cursor[b], self.plan
+        first, size = int(cursor[FIRST]), int(cursor[SIZE])
+        edges = [
+            [int(parent), task]
+            for task in range(size)
+            for parent in plan.parent[plan.parents[first + task] : plan.parents[first + task + 1]]
+        ]
+        return {
+            "name": self.dags[int(cursor[FLOW])].name,
+            "tasks": [self.label(b, task) for task in range(size)],
+            "edges": edges,
+        }
 
     def raw_fields(self, b: int) -> tuple[dict[str, Floats], dict[str, float]]:
         """Return the raw fields of environment b's present decision."""

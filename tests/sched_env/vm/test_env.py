@@ -146,8 +146,9 @@ def test_expanding_is_padded_with_the_mask_off():
 
 
 def departures(path):
-    keys = ("departed", "departed_from", "departed_s")
-    return [list(zip(*(frame.row[key] for key in keys), strict=True)) for frame in frames(path)]
+    keys = ("event", "event_who", "event_from", "event_s")
+    happened = [zip(*(frame.row[key] for key in keys), strict=True) for frame in frames(path)]
+    return [[(who, half, at) for kind, who, half, at in events if kind == "end"] for events in happened]
 
 
 def test_a_replay_holds_which_vms_left_from_where_and_when(tmp_path, vms):
@@ -159,7 +160,7 @@ def test_a_replay_holds_which_vms_left_from_where_and_when(tmp_path, vms):
     for action in (1, 0, 1, 0):
         env.step(action)
     env.close()
-    assert departures(path) == [[(1, 1, 11.0)], [], [(2, 0, 45.0)], []]
+    assert departures(path) == [[("vm 1", 1, 11.0)], [], [("vm 2", 0, 45.0)], []]
 
 
 def test_a_replay_of_a_cluster_that_waits_holds_departures_at_the_time_they_had(tmp_path, vms):
@@ -173,7 +174,7 @@ def test_a_replay_of_a_cluster_that_waits_holds_departures_at_the_time_they_had(
         _, _, terminated, truncated, _ = env.step(int(env.action_masks().argmax()))
         over = terminated or truncated
     env.close()
-    assert departures(path) == [[], [(1, 1, 40.0)], []]
+    assert departures(path) == [[], [("vm 1", 1, 40.0)], []]
 
 
 def test_rollouts_record_departures_too(tmp_path):

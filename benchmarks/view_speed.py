@@ -1,0 +1,121 @@
+"""How fast the replay page opens and steps with 100,000 decisions on 5,000 servers, in a real Chromium.
+
+Records the run (worst_fit on vm/fading, so that every server is used), unless ``--run`` names one that is there, writes
+the page, opens it from disk, and plays it. Opening is from navigation to the first drawn decision; stepping is
+JavaScript and canvas time for each decision, drawn one after another, and the frames that the browser really showed
+while playing at 120 decisions a second. Targets: under 3 s, 30 frames a second.
+
+Writes docs/results/view_speed.json; the last line of the output is the same as one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from sched_env.rollout import run_episodes
+from sched_env.view.command import main as view
+
+SERVERS, DECISIONS = 5000, 100_000
+OPEN_TARGET_S, FRAMES_TARGET = 3.0, 30.0
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+STEP = """() => {
+  const times = [];
+  for (let k = 0; k < 300; k++) {
+    const began = performance.now();
+    go(player.frame + 1);
+    times.push(performance.now() - began);
+  }
+  times.sort((a, b) => a - b);
+  return { median_ms: times[150], p95_ms: times[285] };
+}"""
+JUMP = """() => {
+  const times = [];
+  for (let k = 0; k < 60; k++) {
+    const frame = Math.floor((k * 7919 * 13) % player.runs[0].frames), began = performance.now();
+    go(frame);
+    times.push(performance.now() - began);
+  }
+  times.sort((a, b) => a - b);
+  return { median_ms: times[30], p95_ms: times[57] };
+}"""
+
+
+def record(path: Path) -> None:
+    """Record the run."""
+    keys: dict[str, Any] = {"servers": SERVERS, "synthetic_vms": DECISIONS + 10_000, "start_min": 0, "start_max": 1}
+    run_episodes("vm/fading", "worst_fit", [0], record=path, horizon=DECISIONS, **keys)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--run", type=Path, help="a replay file that is there already")
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    options = parser.parse_args()
+    from playwright.sync_api import sync_playwright
+
+    browser_path = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser_path is None:
+        sys.exit("no chromium on this machine: scripts/install-test-tools.sh")
+    with tempfile.TemporaryDirectory() as folder:
+        run = options.run or Path(folder) / "run.parquet"
+        if options.run is None:
+            record(run)
+        page = Path(folder) / "page.html"
+        began = time.process_time()
+        view([str(run), "--html", str(page)])
+        packed_s = time.process_time() - began
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=browser_path, args=FLAGS)
+            opened = []
+            for _ in range(3):
+                tab = browser.new_page(viewport={"width": 1440, "height": 900})
+                began = time.perf_counter()
+                tab.goto(page.as_uri())
+                tab.locator("body[data-ready=yes]").wait_for(timeout=120_000)
+                opened.append(time.perf_counter() - began)
+                if len(opened) < 3:
+                    tab.close()
+            size = tab.evaluate("[player.runs[0].frames, player.runs[0].P]")
+            tab.evaluate("go(50000)")
+            step, jump = tab.evaluate(STEP), tab.evaluate(JUMP)
+            tab.select_option("#speed", "120")
+            before = tab.evaluate("(go(50000), player.drawn)")
+            tab.evaluate("play(true)")
+            began = time.perf_counter()
+            tab.wait_for_timeout(4000)
+            shown = (tab.evaluate("player.drawn") - before) / (time.perf_counter() - began)
+            browser.close()
+        report = {
+            "benchmark": "view_speed",
+            "command": "python benchmarks/view_speed.py",
+            "machine": f"{platform.machine()}, CPython {platform.python_version()}, {os.cpu_count()} CPUs",
+            "load_average": [round(value, 1) for value in os.getloadavg()],
+            "decisions": size[0],
+            "places": size[1],
+            "page_mb": round(page.stat().st_size / 1e6, 1),
+            "pack_cpu_s": round(packed_s, 1),
+            "open_s": [round(value, 2) for value in opened],
+            "step_ms": {name: round(value, 2) for name, value in step.items()},
+            "jump_ms": {name: round(value, 2) for name, value in jump.items()},
+            "shown_frames_per_s": round(shown, 1),
+            "targets": {"open_s": OPEN_TARGET_S, "frames_per_s": FRAMES_TARGET},
+            "met": min(opened) <= OPEN_TARGET_S and shown >= FRAMES_TARGET,
+        }
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "view_speed.json").write_text(json.dumps(report, indent=1) + "\n")
+    print(json.dumps(report))
+    return 0 if report["met"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
