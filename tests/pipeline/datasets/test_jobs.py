@@ -123,12 +123,17 @@ def test_the_sample_plays_whole_episodes(sample_windows: Path) -> None:
     workload = DATASET.load(sample_windows, days.start, days.start + timedelta(days=1))
     assert set(workload.topology.clusters) == {"sample-gpu-1", "sample-gpu-2"}
     assert len(workload.topology) == 13
-    truth = synthetic.runtime(workload.topology.card_types).select(
-        workload.topology.card_types, workload.jobs.model_names
+    (model_at, models), (type_at, types) = (
+        zip(*(name.split("/") for name in names), strict=True)
+        for names in (workload.runtime.model_names, workload.runtime.card_types)
     )
+    alone, together = workload.runtime.seconds[:, :, 0, 0], np.equal.outer(model_at, type_at)
+    assert np.array_equal(np.isfinite(alone), together), "a job runs on cards of its own cluster, and on each of them"
     # Medians of jobs that took 5 % more or less; a pair seen seldom or never is guessed.
-    ratio = workload.runtime.seconds[:, :, 0, 0] / truth.seconds[:, :, 0, 0]
-    assert np.median(np.abs(ratio - 1.0)) < 0.03
+    known = sorted(set(models)), sorted(set(types))
+    truth = synthetic.runtime(tuple(known[1])).select(tuple(known[1]), tuple(known[0])).seconds[:, :, 0, 0]
+    truth = truth[np.ix_([known[0].index(m) for m in models], [known[1].index(t) for t in types])]
+    assert np.median(np.abs(alone[together] / truth[together] - 1.0)) < 0.03
     scenario = scenarios.load("jobs/cpn", {"episode_jobs": 30})
     starts = DATASET.starts(workload, scenario)
     assert len(starts) == len(workload.jobs) - 29
@@ -139,4 +144,4 @@ def test_the_sample_plays_whole_episodes(sample_windows: Path) -> None:
         assert DATASET.times_s(trace, starts) == pytest.approx(times / load)
         for policy in ("fifo", "random_feasible"):
             episodes = run_episodes(scenario, policy, starts[[0, -1]], trace=trace)
-            assert all(episode["placed"] == 30 and episode["oom"] == 0 for episode in episodes)
+            assert all(episode["placed"] >= 30 and episode["oom"] == 0 for episode in episodes)  # and who was in line
