@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from placement import service
-from placement.api import bodies, clusters, extender, health, openapi, page, place, policies
+from placement.api import bodies, clusters, extender, health, openapi, page, place, policies, trying
 from placement.errors import PlaceRefusedError, PushRefusedError
 from placement.settings import Settings, load
 from sched_env import problems
@@ -24,6 +24,7 @@ DESCRIBED = (
     *clusters.group.routes,
     *extender.group.routes,
     *policies.group.routes,
+    *trying.group.routes,
     *health.group.routes,
 )
 """Every route of the API; the pages for people come beside them."""

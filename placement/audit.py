@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 FILE_NAME = "audit.jsonl"
 
-Action = Literal["push", "rollback", "switch_off"]
+Action = Literal["push", "rollback", "switch_off", "shadow", "canary", "advance", "end_shadow", "end_canary", "return"]
+"""``return`` is the service's own."""
 
 
 class AuditLine(msgspec.Struct, frozen=True):

@@ -9,8 +9,7 @@ stands, or, in one, awaits ``decide_beside``.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import itertools
+import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -24,14 +23,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placement import explain as explaining
+from placement import shortlist
+from placement.arms import Arm, Beside
 from placement.decision_log import DecisionLog
-from placement.errors import FallbackReason, PlaceRefusedError, PolicyFailedError
-from placement.live import Live, LivePolicies
+from placement.errors import FallbackReason, PolicyFailedError
+from placement.live import LivePolicies
 from placement.metrics import Metrics
+from placement.ranking import best, fallback_scores, feature_hash, observe, ruled_out, stack
 from placement.settings import Settings
 from placement.state import State, check_request
 from placement.watchdog import Watchdog
-from sched_env import heuristics, problems
+from sched_env import problems
 from sched_env.observation import Observation
 from wire.contracts.decision import DecisionLine
 from wire.contracts.place import Explanation, Placement, PlacementRequest, Ranked
@@ -54,7 +56,8 @@ class Decision:
     digest: str | None
     defaulted: int
     scores: NDArray[np.floating]
-    """Of the last request, candidate by candidate; minus infinity where it cannot go."""
+    """Of the last request, candidate by candidate; minus infinity where it cannot go. A feasible candidate that was not
+    on the shortlist is below all that were."""
 
 
 @dataclass
@@ -62,7 +65,7 @@ class _Call:
     """A call on its way."""
 
     started: float
-    live: Live
+    arm: Arm
     defaulted: int
     placements: list[Placement] = field(default_factory=list)
     scores: NDArray[np.floating] = field(default_factory=lambda: np.empty(0))
@@ -74,10 +77,26 @@ class _Call:
 
 
 class Decider:
-    """Makes decisions with whatever is live."""
+    """Makes decisions with whatever is live.
 
-    def __init__(self, live: LivePolicies, settings: Settings, metrics: Metrics, log: DecisionLog) -> None:
+    Args:
+        live: What answers.
+        settings: Deadline, batch and shortlist.
+        metrics: Where decisions are counted.
+        log: Where they are written.
+        beside: Shadow and canary, told of each decision; None where nobody watches.
+    """
+
+    def __init__(
+        self,
+        live: LivePolicies,
+        settings: Settings,
+        metrics: Metrics,
+        log: DecisionLog,
+        beside: Beside | None = None,
+    ) -> None:
         self._live, self._settings, self._metrics, self._log = live, settings, metrics, log
+        self._beside = beside
         self._watchdog = Watchdog(settings.deadline_ms / 1e3)
         self._executor = ThreadPoolExecutor(settings.scoring_threads, thread_name_prefix="score")
         ready = threading.Barrier(settings.scoring_threads + 1)
@@ -96,7 +115,7 @@ class Decider:
         """Rank the candidates of ``state`` for each request."""
         call = self._begin(state, requests)
         for batch in self._batches(state, requests):
-            call.take(self._rank(call.live, state, batch, top_k, explain=explain))
+            call.take(self._rank(call, state, batch, top_k, explain=explain))
         return self._end(call, state, requests)
 
     async def decide_beside(
@@ -105,116 +124,150 @@ class Decider:
         """As :meth:`decide`; what takes longer than a change of threads is scored beside the event loop."""
         call, loop = self._begin(state, requests), asyncio.get_running_loop()
         for batch in self._batches(state, requests):
-            rank = partial(self._rank, call.live, state, batch, top_k, explain=explain)
+            rank = partial(self._rank, call, state, batch, top_k, explain=explain)
             small = len(batch) * len(state.names) <= INLINE_ROWS and not explain
             # Between the batches of a large call other callers get their turn.
             call.take(rank() if small else await loop.run_in_executor(self._executor, rank))
         return self._end(call, state, requests)
 
     def _begin(self, state: State, requests: Sequence[PlacementRequest]) -> _Call:
-        defaulted = state.defaulted + sum(check_request(state.problem, request) for request in requests)
+        defaulted = state.defaulted
+        for request in requests:
+            defaulted += check_request(state.problem, request)
         # One reference for the whole call: never two policies in one answer.
-        return _Call(time.perf_counter(), self._live.get(state.problem), defaulted)
+        return _Call(time.perf_counter(), self._live.get(state.problem).arm(requests[0].id), defaulted)
 
     def _batches(self, state: State, requests: Sequence[PlacementRequest]) -> Iterator[Sequence[PlacementRequest]]:
         step = max(1, self._settings.batch_rows // len(state.names))
         return (requests[first : first + step] for first in range(0, len(requests), step))
 
     def _end(self, call: _Call, state: State, requests: Sequence[PlacementRequest]) -> Decision:
-        metrics, problem = self._metrics, state.problem
-        metrics.decisions.labels(problem).inc(len(requests))
-        metrics.defaulted.labels(problem).inc(call.defaulted)
-        metrics.seconds.labels(problem).observe(time.perf_counter() - call.started)
-        return Decision(call.placements, call.live.digest, call.defaulted, call.scores)
+        metrics, seconds = self._metrics.of(state.problem), time.perf_counter() - call.started
+        metrics.decisions.inc(len(requests))
+        if call.defaulted:
+            metrics.defaulted.inc(call.defaulted)
+        metrics.seconds.observe(seconds)
+        if self._beside is not None and call.arm.watched:
+            self._beside.decided(state.problem, call.arm, call.placements, seconds)
+        return Decision(call.placements, call.arm.digest, call.defaulted, call.scores)
 
     def _rank(
-        self, live: Live, state: State, requests: Sequence[PlacementRequest], top_k: int, *, explain: bool
+        self, call: _Call, state: State, requests: Sequence[PlacementRequest], top_k: int, *, explain: bool
     ) -> list[tuple[Placement, NDArray[np.floating]]]:
-        observations = [_observe(state, request) for request in requests]
-        scored = self._score(live, observations)
-        rows = itertools.repeat(scored, len(requests)) if isinstance(scored, PolicyFailedError) else scored
-        placed = [
-            self._place(live, state, request, observation, self._usable(state, row, observation.mask), top_k)
-            for request, observation, row in zip(requests, observations, rows, strict=True)
-        ]
-        if not explain:
-            return placed
-        return [
-            (msgspec.structs.replace(one, explanation=self._explain(live, state, observation, one, scores)), scores)
-            for (one, scores), observation in zip(placed, observations, strict=True)
-        ]
+        policy = call.arm.policy
+        if policy is not None and len(state.names) > self._settings.shortlist_above:
+            return [self._rank_shortlist(call, state, request, top_k, explain=explain) for request in requests]
+        build = policy.build if policy is not None else problems.get(state.problem).build
+        seen = [observe(state, request, build) for request in requests]
+        scored = self._score(call.arm, seen)
+        placed = []
+        for row, (request, one) in enumerate(zip(requests, seen, strict=True)):
+            scores = scored if isinstance(scored, PolicyFailedError) else self._usable(state, scored[row], one.mask)
+            found = self._place(call, state, request, one, scores, top_k)
+            placed.append((self._explained(call.arm, state, one, *found), found[1]) if explain else found)
+        return placed
+
+    def _rank_shortlist(
+        self, call: _Call, state: State, request: PlacementRequest, top_k: int, *, explain: bool
+    ) -> tuple[Placement, NDArray[np.floating]]:
+        """Let the policy see the best few hundred of very many, and some by chance."""
+        fallback = self._settings.fallback(state.problem)
+        mask, cheap = shortlist.feasible(state.problem, state.columns_for(request), request.fields, fallback)
+        rows = shortlist.choose(mask, cheap, request.id, self._settings)
+        if not len(rows):
+            rows = np.zeros(1, np.intp)  # nothing is feasible: one of them says so as well as all
+        self._metrics.of(state.problem).shortlisted.inc()
+        placed, scores = self._rank(call, state.take(rows), [request], top_k, explain=explain)[0]
+        everywhere = np.full(len(mask), -np.inf)
+        finite = scores[np.isfinite(scores)]
+        if len(finite):
+            everywhere[mask] = np.nextafter(finite.min(), -np.inf)
+            everywhere[rows] = scores
+            said = f"{placed.reason}; of {np.count_nonzero(mask)} feasible ones among {len(mask)}"
+            return msgspec.structs.replace(placed, feasible=int(np.count_nonzero(mask)), reason=said), everywhere
+        return msgspec.structs.replace(
+            placed, reason="no candidate is feasible: " + ruled_out(state, request)
+        ), everywhere
+
+    def _explained(
+        self, arm: Arm, state: State, seen: Observation, placed: Placement, scores: NDArray[np.floating]
+    ) -> Placement:
+        return msgspec.structs.replace(placed, explanation=self._explain(arm, state, seen, placed, scores))
 
     def _explain(
-        self, live: Live, state: State, observation: Observation, placed: Placement, scores: NDArray[np.floating]
+        self, arm: Arm, state: State, seen: Observation, placed: Placement, scores: NDArray[np.floating]
     ) -> Explanation | None:
-        score, policy = None, live.policy
+        score, policy = None, arm.policy
         if policy is not None and not placed.fallback:
             score = partial(policy.score, watchdog=self._watchdog)
         spec = policy.manifest.feature_spec if policy else problems.get(state.problem).spec
         try:
-            return explaining.explain(spec, state.names, observation, scores, score, self._settings.batch_rows)
+            return explaining.explain(spec, state.names, seen, scores, score, self._settings.batch_rows)
         except PolicyFailedError:  # over its deadline now, although it was not before: then without what would change
-            return explaining.explain(spec, state.names, observation, scores, None, self._settings.batch_rows)
+            return explaining.explain(spec, state.names, seen, scores, None, self._settings.batch_rows)
 
-    def _score(self, live: Live, observations: list[Observation]) -> Scores | PolicyFailedError:
-        if live.policy is None:
+    def _score(self, arm: Arm, seen: list[Observation]) -> Sequence[Scores] | PolicyFailedError:
+        policy = arm.policy
+        if policy is None:
             return PolicyFailedError("no_policy", "no policy is live")
         try:
-            return live.policy.score(*_stack(observations), self._watchdog)
+            if len(seen) == 1:
+                return (policy.score_one(seen[0], self._watchdog),)
+            return list(policy.score(*stack(seen), self._watchdog))
         except PolicyFailedError as failure:
             return failure
 
-    def _usable(
-        self, state: State, scores: Scores | PolicyFailedError, mask: NDArray[np.bool_]
-    ) -> Scores | PolicyFailedError:
+    def _usable(self, state: State, scores: Scores, mask: NDArray[np.bool_]) -> Scores | PolicyFailedError:
         """Look at one request's scores: NaN is a failure of the policy, a choice against the mask is counted."""
-        if isinstance(scores, PolicyFailedError):
-            return scores
-        if not np.isfinite(scores[mask]).all():
+        if not math.isfinite(np.add.reduce(scores, where=mask)) and not np.isfinite(scores[mask]).all():
             return PolicyFailedError("nan", "the policy answered NaN")
-        if mask.any() and not mask[scores.argmax()]:
-            self._metrics.vetoes.labels(state.problem).inc()
+        if not mask[scores.argmax()] and mask.any():
+            self._metrics.of(state.problem).vetoes.inc()
         return scores
 
     def _place(
         self,
-        live: Live,
+        call: _Call,
         state: State,
         request: PlacementRequest,
-        observation: Observation,
+        seen: Observation,
         scores: Scores | PolicyFailedError,
         top_k: int,
     ) -> tuple[Placement, NDArray[np.floating]]:
-        problem, mask = state.problem, observation.mask
+        problem, mask, arm = state.problem, seen.mask, call.arm
         feasible = int(np.count_nonzero(mask))
         fallback: FallbackReason | None = None
         ranked: list[Ranked] = []
-        values: NDArray[np.floating] = np.full(len(mask), -np.inf)
         if feasible == 0:
-            self._metrics.nowhere.labels(problem).inc()
-            reason = "no candidate is feasible: " + _ruled_out(state, request)
+            values: NDArray[np.floating] = np.full(len(mask), -np.inf)
+            self._metrics.of(problem).nowhere.inc()
+            reason = "no candidate is feasible: " + ruled_out(state, request)
         else:
             reason = ""
             if isinstance(scores, PolicyFailedError):
                 fallback, name = scores.reason, self._settings.fallback(problem)
                 self._metrics.fallback(problem, fallback)
-                values = _fallback_scores(name, state, request, mask)
+                scored: NDArray[np.floating] = fallback_scores(name, state, request, mask)
                 reason = f"{name} answered because {scores}; "
             else:
-                values = scores
-            values = np.where(mask, values, -np.inf)
-            ranked = _best(state.names, values, min(feasible, max(top_k, 2)))
+                scored = scores
+            # The shield: whatever was scored, what is not feasible by our own check is never ranked.
+            values = np.where(mask, scored, -np.inf)
+            ranked = best(state.names, values, min(feasible, max(top_k, 2)))
             reason += f"highest score of {feasible} feasible candidates (of {len(mask)})"
             if len(ranked) > 1:
                 reason += f", {ranked[0].score - ranked[1].score:.4g} above {ranked[1].name}"
+        if self._beside is not None and arm.shadow is not None and ranked:
+            self._beside.score_later(arm.shadow, state, request, ranked[0].name)
         self._log.write(
             DecisionLine(
                 at=datetime.now(UTC).isoformat(timespec="milliseconds"),
                 problem=problem,
-                digest=live.digest,
-                counter=live.pointer.counter if live.pointer else None,
+                digest=arm.digest,
+                counter=arm.counter,
+                arm=arm.name,
                 request=request.id,
-                features=feature_hash(observation),
+                features=feature_hash(seen),
                 candidates=len(mask),
                 feasible=feasible,
                 chosen=ranked[0].name if ranked else None,
@@ -223,63 +276,7 @@ class Decider:
                 propensity=1.0 if ranked else None,  # the choice is deterministic
                 fallback=fallback,
                 reason=reason,
+                latency_us=round((time.perf_counter() - call.started) * 1e6, 1),
             )
         )
         return Placement(request.id, ranked[:top_k], feasible, reason, fallback is not None), values
-
-
-def feature_hash(observation: Observation) -> str:
-    """Name an observation, so that a logged decision can be matched with a rebuilt one."""
-    digest = hashlib.blake2b(digest_size=16)
-    for array in observation:
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
-
-
-def _observe(state: State, request: PlacementRequest) -> Observation:
-    where = "the request"
-    try:
-        with np.errstate(all="ignore"):
-            observation = problems.get(state.problem).build(state.columns_for(request), request.fields)
-    except ZeroDivisionError:
-        pass  # a request's own fields are plain numbers: they raise where a column would hold infinity
-    else:
-        rows = np.isfinite(observation.candidates).all(axis=1)
-        if rows.all() and np.isfinite(observation.request).all():
-            return observation
-        if not rows.all():
-            where = f"candidate {state.names[int(rows.argmin())]!r}"
-    found = f"features of {where} for request {request.id!r} are not finite"
-    raise PlaceRefusedError(422, found, "capacities and times above 0")
-
-
-def _stack(
-    observations: list[Observation],
-) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]:
-    if len(observations) == 1:
-        only = observations[0]
-        return only.candidates[np.newaxis], only.request[np.newaxis], only.mask[np.newaxis]
-    candidates, request, mask = zip(*observations, strict=True)
-    return np.stack(candidates), np.stack(request), np.stack(mask)
-
-
-def _fallback_scores(
-    name: str, state: State, request: PlacementRequest, mask: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    """Score by heuristic; what it cannot compare (a capacity of 0) comes last, because nobody else will answer."""
-    with np.errstate(all="ignore"):
-        scores = heuristics.score(state.problem, name, state.columns_for(request), request.fields, mask)
-    return np.nan_to_num(scores, nan=np.finfo(np.float64).min)
-
-
-def _best(names: list[str], scores: NDArray[np.floating], count: int) -> list[Ranked]:
-    """Return the best ``count`` candidates; equal scores keep the order of the candidates."""
-    order = np.argsort(-scores, kind="stable")[:count]
-    return [Ranked(names[index], float(scores[index])) for index in order]
-
-
-def _ruled_out(state: State, request: PlacementRequest) -> str:
-    """Say how many candidates each reason rules out."""
-    counts = problems.get(state.problem).ruled_out(state.columns_for(request), request.fields)
-    said = [f"{count} {what}" for what, count in counts.items() if count]
-    return ", ".join(said) or f"the mask of {state.problem} rules out all {len(state.names)}"

@@ -7,7 +7,18 @@ from typing import Any, Literal
 from wire.errors import LoadmasterError
 
 RefusalCode = Literal[
-    "token", "frozen", "precondition", "counter", "size", "archive", "record", "signature", "bundle", "trial", "store"
+    "token",
+    "frozen",
+    "cool_down",
+    "precondition",
+    "counter",
+    "size",
+    "archive",
+    "record",
+    "signature",
+    "bundle",
+    "trial",
+    "store",
 ]
 """The step of a push that said no; the label of the refused-pushes metric."""
 

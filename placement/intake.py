@@ -120,7 +120,7 @@ def admit(
     except BundleError as error:
         raise PushRefusedError.because("signature", error) from error
     try:
-        checked = bundle.check(files, problems.spec)
+        checked = bundle.check(files, problems.spoken)
     except BundleError as error:
         raise PushRefusedError.because("bundle", error) from error
     if checked.manifest.problem != problem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
@@ -25,6 +25,17 @@ SECONDS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.010, 0.025, 0.050, 0.100, 0.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, which Prometheus does not need
 
 
+class OfProblem(NamedTuple):
+    """Instruments of one problem, looked up once: a decision touches most of them."""
+
+    decisions: Counter
+    vetoes: Counter
+    nowhere: Counter
+    defaulted: Counter
+    shortlisted: Counter
+    seconds: Histogram
+
+
 class Metrics:
     """The service's instruments."""
 
@@ -39,9 +50,26 @@ class Metrics:
         self.vetoes = counter("vetoes", "Choices of the policy that the mask overruled.", "problem")
         self.nowhere = counter("infeasible_requests", "Requests that fitted no candidate.", "problem")
         self.defaulted = counter("defaulted_features", "Missing state values that took their default.", "problem")
+        self.shortlisted = counter("shortlisted_decisions", "Decisions among a shortlist of the candidates.", "problem")
         self.refused = counter("refused_pushes", "Pushes and rollbacks refused, by step.", "reason")
         self.flips = counter("flips", "Times the live policy changed.", "problem", "kind")
         self.log_lost = counter("decision_log_lost", "Decision-log lines that could not be written.")
+        self.shadow = counter(
+            "shadow_decisions", "Decisions scored by a shadow too.", "problem", "outcome"
+        )
+        self.shadow_seconds = Histogram(
+            "loadmaster_shadow_seconds",
+            "Time a shadow took for its scores.",
+            ("problem",),
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self.arms = Gauge(
+            "loadmaster_tried_policy",
+            "Share of the calls that a canary answers; 0 for a shadow.",
+            ("problem", "as", "digest"),
+            registry=self.registry,
+        )
         self.seconds = Histogram(
             "loadmaster_decision_seconds",
             "Time from decoded request to ranked answer.",
@@ -83,6 +111,16 @@ class Metrics:
         self.usage_rejected = cluster("usage_rejected_samples", "Samples of use that could not be true.")
         self.usage_unknown = cluster("usage_unknown_nodes", "Nodes whose use is not known.")
 
+        self._of: dict[ProblemName, OfProblem] = {}
+
+    def of(self, problem: ProblemName) -> OfProblem:
+        """Return the instruments of a problem."""
+        found = self._of.get(problem)
+        if found is None:
+            families = (self.decisions, self.vetoes, self.nowhere, self.defaulted, self.shortlisted, self.seconds)
+            found = self._of[problem] = OfProblem(*(family.labels(problem) for family in families))  # type: ignore[arg-type]
+        return found
+
     def show_cluster(self, name: str, watched: Watched) -> None:
         """Publish a watched cluster; asked at each scrape."""
         for place, kind in enumerate(("nodes", "pods", "assumed")):
@@ -100,6 +138,11 @@ class Metrics:
         if live.pointer is not None:
             self.policy.labels(problem, live.digest or "none").set(live.pointer.counter)
         self.degraded.labels(problem).set(live.degraded is not None)
+        self.arms.remove_by_labels({"problem": problem})
+        if live.canary is not None and live.pointer is not None and live.pointer.canary is not None:
+            self.arms.labels(problem, "canary", live.canary.digest).set(live.pointer.canary.share)
+        if live.shadow is not None:
+            self.arms.labels(problem, "shadow", live.shadow.digest).set(0.0)
 
     def fallback(self, problem: ProblemName, reason: FallbackReason) -> None:
         """Count a decision of the heuristic."""

@@ -37,10 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Change every problem that is not so already; all are tried, also after one that could not be changed."""
-    url = options.url.rstrip("/")
-    if not url.startswith(("http://", "https://")):
-        raise StoreError(f"--url is {url!r}", "http://... or https://...")
-    there = msgspec.json.decode(_call(url, "GET", "/v1/policies"), type=Policies).policies
+    url, there = ask(options.url)
     failed = 0
     for problem in [options.problem] if options.problem else problems.names():
         try:
@@ -52,6 +49,14 @@ def run(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def ask(url: str) -> tuple[str, dict[str, LivePolicy | None]]:
+    """Return the address, and what is live there."""
+    url = url.rstrip("/")
+    if not url.startswith(("http://", "https://")):
+        raise StoreError(f"--url is {url!r}", "http://... or https://...")
+    return url, msgspec.json.decode(call(url, "GET", "/v1/policies"), type=Policies).policies
+
+
 def _change(url: str, problem: str, live: LivePolicy | None, mode: str) -> str:
     if live is None:
         return ""
@@ -59,11 +64,12 @@ def _change(url: str, problem: str, live: LivePolicy | None, mode: str) -> str:
     if off == (mode == "heuristic"):
         return f"{live.fallback if off else live.digest} answers already"
     method, path = ("DELETE", "") if mode == "heuristic" else ("POST", "/rollback")
-    flipped = msgspec.json.decode(_call(url, method, f"/v1/policies/{problem}{path}"), type=Flipped)
+    flipped = msgspec.json.decode(call(url, method, f"/v1/policies/{problem}{path}"), type=Flipped)
     return f"{flipped.digest or live.fallback} answers, counter {flipped.counter}"
 
 
-def _call(url: str, method: str, path: str) -> bytes:
+def call(url: str, method: str, path: str) -> bytes:
+    """Ask the service; what changes anything carries the token."""
     headers = {}
     if method != "GET":
         token = secret_files.push_token(environment.place("push_token_file"))

@@ -106,7 +106,7 @@ class S3Store:
         import obstore
 
         prefix = f"{problem}/bundles/"
-        pinned = {bundle_name(digest) for digest in (pointer.digest, pointer.previous_digest) if digest}
+        pinned = {bundle_name(digest) for digest in pointer.pinned}
         newest: dict[str, Any] = {}
         files: dict[str, list[str]] = {}
         with _store_error(f"bundles of {problem}"):

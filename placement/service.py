@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from starlette.requests import Request
 
-from placement.audit import AuditLog
+from placement.arms import Arm
+from placement.audit import AuditLine, AuditLog
 from placement.decide import Decider
 from placement.decision_log import DecisionLog
+from placement.guard import Guard
 from placement.kube import config as kube_config
 from placement.kube.clusters import Clusters
 from placement.kube.config import ClustersFile
 from placement.lane import Lane
 from placement.live import LivePolicies
 from placement.metrics import Metrics
+from placement.policy import Policy
 from placement.settings import Settings
+from placement.shadow import Shadow
+from placement.state import State
 from placement.store import FolderStore, PolicyStore
 from sched_env import problems
 from wire import secret_files
+from wire.contracts.feature_spec import ProblemName
+from wire.contracts.place import Placement, PlacementRequest
 from wire.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -32,6 +39,35 @@ LONGEST_RETRY_S = 600.0
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+
+
+class Watching:
+    """What goes on beside decisions: a shadow that scores, a guard that goes back."""
+
+    def __init__(
+        self, settings: Settings, live: LivePolicies, metrics: Metrics, audit: AuditLog, flips: ThreadPoolExecutor
+    ) -> None:
+        def go_back(problem: ProblemName, digest: str, reason: str) -> None:
+            after = flips.submit(live.go_back, problem, digest, reason).result()
+            counter = after.pointer.counter if after.pointer else None
+            audit.write(AuditLine("return", problem, "", "the service", "done", after.digest, counter, reason=reason))
+            metrics.show_live(problem, after)
+            metrics.flips.labels(problem, "return").inc()
+
+        self._shadow, self._guard = Shadow(settings, metrics), Guard(settings, live.get, go_back)
+
+    def decided(self, problem: ProblemName, arm: Arm, placements: Sequence[Placement], seconds: float) -> None:
+        """A call was answered."""
+        self._guard.decided(problem, arm, placements, seconds)
+
+    def score_later(self, policy: Policy, state: State, request: PlacementRequest, chosen: str) -> None:
+        """A request was decided."""
+        self._shadow.score_later(policy, state, request, chosen)
+
+    def close(self) -> None:
+        """Watch no longer."""
+        self._guard.close()
+        self._shadow.close()
 
 
 @dataclass(frozen=True)
@@ -48,6 +84,7 @@ class Service:
     lane: Lane
     clusters_file: ClustersFile
     clusters: Clusters
+    watching: Watching
     flips: ThreadPoolExecutor
     """One thread: pushes and rollbacks happen one after another, so each sees what the one before left."""
 
@@ -78,6 +115,7 @@ class Service:
     def close(self) -> None:
         """Stop in the order that loses nothing: flips, decisions, log, store."""
         self.clusters.close()
+        self.watching.close()
         self.flips.shutdown()
         self.decider.close()
         self.lane.close()
@@ -96,20 +134,23 @@ def start(settings: Settings) -> Service:
     live = LivePolicies(store, settings)
     for problem in problems.names():
         metrics.show_live(problem, live.get(problem))
-    decisions = DecisionLog(settings, metrics)
-    decider = Decider(live, settings, metrics, decisions)
+    decisions, audit = DecisionLog(settings, metrics), AuditLog(settings)
+    flips = ThreadPoolExecutor(1, thread_name_prefix="flip")
+    watching = Watching(settings, live, metrics, audit, flips)
+    decider = Decider(live, settings, metrics, decisions, watching)
     return Service(
         settings,
         store,
         live,
         metrics,
         decisions,
-        AuditLog(settings),
+        audit,
         decider,
         Lane(settings),
         clusters_file,
         Clusters(clusters_file, metrics, decider),
-        flips=ThreadPoolExecutor(1, thread_name_prefix="flip"),
+        watching,
+        flips,
     )
 
 

@@ -65,6 +65,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Candidate rows scored in one run (requests x candidates): bounds memory to some MiB a batch, and how long other
     callers wait for their turn to some ms."""
 
+    shortlist_above: Positive = 10_000
+    """Candidates above which the policy sees a shortlist: the best by cheap scores and a random sample. Up to here the
+    policy scores all of them in some 4 ms; what the shortlist loses is measured (docs/results/shortlist.md)."""
+
+    shortlist_best: Positive = 256
+    """Best candidates of each cheap score that the policy sees."""
+
+    shortlist_sample: Positive = 256
+    """Candidates that it sees by chance beside them: what no cheap score can see still has a part in the choice, and
+    the policy's picture of all candidates (their mean) stays close to the truth."""
+
     max_pairs: Positive = 4_000_000
     """Requests x candidates in one call: about four seconds of work; more is refused, not queued."""
 
@@ -112,6 +123,37 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How often what is not as it should be (a damaged policy, a store that cannot be written) is tried again, and keys
     are asked for again; while it stays so, less and less often, down to every ten minutes."""
 
+    guard_every_s: Annotated[float, msgspec.Meta(gt=0)] = 5.0
+    """How often arms are compared; the test may be made at any time (placement/guard.py)."""
+
+    guard_slow_ms: Annotated[float, msgspec.Meta(gt=0)] = 25.0
+    """An answer above this counts as slow: half of what kube-scheduler's usual extender timeout leaves is more."""
+
+    guard_margin: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.02
+    """By how much a canary's rates may be above the live policy's; less cannot be told apart in a day of most
+    clusters."""
+
+    guard_most: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.2
+    """Rate of fallbacks or missed objectives above which a new policy is left for the one before."""
+
+    probation_s: int = 3600
+    """How long after it went live a policy is held to the rate above; 0: never."""
+
+    prometheus_url: str = ""
+    """Who is asked which pods met their objective; none: nobody, and the guard goes by fallbacks and latency."""
+
+    sla_query: str = ""
+    """PromQL with one series a pod, label ``uid``, between 0 (objective met) and 1 (violated)."""
+
+    sla_after_s: Annotated[float, msgspec.Meta(ge=0)] = 300.0
+    """Age at which a pod's objective is read: one window."""
+
+    sla_every_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    """How often Prometheus is asked."""
+
+    cool_down_s: Positive = 3600
+    """After the service left a policy by itself, no canary is taken for so long: a person looks first."""
+
     freeze: str = ""
     """Times at which no push is taken, as ``start/end`` in RFC 3339, several with commas between: the end of the year,
     a sale. The way back, to the policy before or to the heuristic, stays open."""
@@ -150,6 +192,8 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
     try:
         settings = msgspec.convert(values, Settings, strict=False, dec_hook=_to_path)
         freezes(settings.freeze)
+        if settings.prometheus_url and not settings.prometheus_url.startswith(("http://", "https://")):
+            raise ValueError(f"{variable('prometheus_url')} is {settings.prometheus_url!r}, expected http(s)://...")  # noqa: TRY301
     except (msgspec.ValidationError, ValueError) as error:
         raise ConfigError(
             f"settings from the environment: {error}",

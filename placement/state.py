@@ -44,6 +44,16 @@ class State:
         own = self.warm.get(request.function) if request.function is not None else None
         return self.columns if own is None else {**self.columns, WARM: own}
 
+    def take(self, rows: NDArray[np.intp]) -> State:
+        """Return these candidates alone."""
+        return State(
+            self.problem,
+            [self.names[row] for row in rows.tolist()],
+            {name: column[rows] for name, column in self.columns.items()},
+            {name: column[rows] for name, column in self.warm.items()},
+            self.defaulted,
+        )
+
 
 def known_fields(problem: ProblemName) -> tuple[Fields, Fields]:
     """Return the raw state and request fields of a problem; one that does not exist cannot be served."""

@@ -36,8 +36,31 @@ from wire.errors import BundleError, ContractError
 log = logging.getLogger(__name__)
 
 
-class Pointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which bundle is live for one problem."""
+class Canary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A policy that answers a share of the calls."""
+
+    digest: str
+    counter: int
+    """Of its promotion record: the one that it goes live with."""
+    share: float
+    since: str
+
+
+class Returned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The last time that the service went back by itself."""
+
+    digest: str
+    """What it left."""
+    at: str
+    until: str
+    """The end of the cool-down, in which nothing new is tried on calls."""
+    reason: str
+
+
+class Pointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which bundles answer for one problem, and which are tried beside them."""
+
+    # What has its default is not written: a service of the release before reads the pointer of an idle canary.
 
     digest: str | None
     """Null: none is, by somebody's wish; the heuristic answers."""
@@ -45,7 +68,16 @@ class Pointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rises with every flip, rollbacks too."""
     previous_digest: str | None
     loaded_at: str
+    shadow_digest: str | None = None
+    canary: Canary | None = None
+    returned: Returned | None = None
     schema: Literal[1] = 1
+
+    @property
+    def pinned(self) -> set[str]:
+        """Digests of bundles that must stay."""
+        trying = self.canary.digest if self.canary else None
+        return {one for one in (self.digest, self.previous_digest, self.shadow_digest, trying) if one}
 
 
 class PolicyStore(Protocol):
@@ -228,7 +260,7 @@ class FolderStore:
             self._prune(problem, pointer)
 
     def _prune(self, problem: ProblemName, pointer: Pointer) -> None:
-        pinned = {self._folder(problem, digest) for digest in (pointer.digest, pointer.previous_digest) if digest}
+        pinned = {self._folder(problem, digest) for digest in pointer.pinned}
         stored = [path for path in (self.root / problem / "bundles").iterdir() if path not in pinned]
         stored.sort(key=lambda path: path.stat().st_mtime, reverse=True)
         for path in stored[max(0, self.keep_bundles - len(pinned)) :]:

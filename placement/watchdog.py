@@ -33,13 +33,21 @@ class Watchdog:
     @contextmanager
     def limit(self, options: Any) -> Iterator[None]:
         """Watch over a run: past the deadline it stops at its next operator, and raises."""
-        self._running[id(options)] = (time.monotonic() + self.deadline_s, options)
-        if not self._something_runs.is_set():
-            self._something_runs.set()
+        self.begin(options)
         try:
             yield
         finally:
-            del self._running[id(options)]
+            self.end(options)
+
+    def begin(self, options: Any) -> None:
+        """As :meth:`limit`, where a context manager would cost more than what it watches over."""
+        self._running[id(options)] = (time.monotonic() + self.deadline_s, options)
+        if not self._something_runs.is_set():
+            self._something_runs.set()
+
+    def end(self, options: Any) -> None:
+        """The run is over."""
+        del self._running[id(options)]
 
     def close(self) -> None:
         """Let the thread go."""

@@ -34,6 +34,28 @@ SHEET_METRICS: Mapping[str, int] = {
 """Metrics of every problem that have a better side."""
 
 Score = Callable[[str, Columns, Row, Mask], Scores]
+Build = Callable[[Columns, Row], Observation]
+
+
+class Earlier(NamedTuple):
+    """The version of a feature spec before the present one, which the service still speaks."""
+
+    spec: FeatureSpec
+    build: Build
+
+
+def by_name(build: Build, now: FeatureSpec, before: FeatureSpec) -> Build:
+    """Return how an earlier spec is built, if the present one has all its features: as the columns of those names."""
+    places = [
+        [[feature.name for feature in getattr(now, side)].index(feature.name) for feature in getattr(before, side)]
+        for side in ("candidate", "request")
+    ]
+
+    def earlier(candidates: Columns, request: Row) -> Observation:
+        seen = build(candidates, request)
+        return Observation(seen.candidates[:, places[0]], seen.request[places[1]], seen.mask)
+
+    return earlier
 
 
 class BatchRule(Protocol):
@@ -64,7 +86,7 @@ class Problem:
     state_fields: Fields
     request_fields: Fields
     """Raw live fields of a candidate and of a request."""
-    build: Callable[[Columns, Row], Observation]
+    build: Build
     """From raw fields to the observation."""
     ruled_out: Callable[[Columns, Row], Mapping[str, int]]
     """Why candidates are infeasible, in words -> how many: how a refusal is explained."""
@@ -88,10 +110,24 @@ class Problem:
     """The metric its bound is stated in, None where none is known; no gap is ever computed across metrics."""
     simulation: Callable[[], Simulation]
     """Imports the rest when it is needed, by an import statement: closures must see what belongs to a problem."""
+    earlier: Earlier | None = None
+    """The feature spec before this one, of which policies may be live until they are retrained (:func:`by_name`)."""
+    quick: Callable[[Columns, Row], tuple[Mask, Sequence[Scores]]] | None = None
+    """Which candidates are feasible, and scores that cost next to nothing: where a shortlist of very many begins. None:
+    the fallback's score does it."""
     view: Callable[[Scenario], Problem | None] = lambda _: None
     """The problem as a scenario's settings let it be seen, where that is not as here: other features, other fields."""
     environments: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Gymnasium id -> (``module:class``, scenario)."""
+
+    @property
+    def spoken(self) -> tuple[FeatureSpec, ...]:
+        """The feature specs that can be filled in, the present one first."""
+        return (self.spec, self.earlier.spec) if self.earlier else (self.spec,)
+
+    def builder(self, version: int) -> Build:
+        """Return what builds the observations of a version that is spoken."""
+        return self.earlier.build if self.earlier and version == self.earlier.spec.version else self.build
 
     def seen(self, scenario: Scenario) -> Problem:
         """Return the problem as it is seen in a scenario."""

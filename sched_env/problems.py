@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,13 +42,24 @@ def check(name: str) -> str:
 
 def get(name: str) -> Problem:
     """Return a problem."""
-    value: Problem = importlib.import_module(MODULES[check(name)]).PROBLEM
+    return _load(MODULES[check(name)])
+
+
+@cache
+def _load(module: str) -> Problem:
+    """Import a problem once: a live decision asks for it several times."""
+    value: Problem = importlib.import_module(module).PROBLEM
     return value
 
 
 def spec(name: str) -> FeatureSpec:
     """Return what each number of a problem's observation means, as it is built here."""
     return get(name).spec
+
+
+def spoken(name: str) -> tuple[FeatureSpec, ...]:
+    """Return the feature specs that the service can fill in: the present one, and the one before where there is one."""
+    return get(name).spoken
 
 
 def folder(name: str) -> Path:

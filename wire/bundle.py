@@ -113,13 +113,17 @@ def check_file(name: str, size: int) -> None:
         raise BundleError(f"{name} has {size} bytes", f"at most {MAX_FILE_BYTES[name]}")
 
 
-def check(files: Mapping[str, bytes], known: Callable[[str], FeatureSpec] | None = None) -> Bundle:
+Known = Callable[[str], FeatureSpec | tuple[FeatureSpec, ...]]
+"""Problem -> the feature spec that is built here, or all of them (``sched_env.problems.spec``, ``spoken``)."""
+
+
+def check(files: Mapping[str, bytes], known: Known | None = None) -> Bundle:
     """Check everything that can be said without running the policy; raises :class:`BundleError` with the reason.
 
     Args:
         files: The bundle.
-        known: Feature spec of a problem as it is built here (``sched_env.problems.spec``); the bundle's must fit it.
-            Left out: whoever feeds the policy checks that.
+        known: Feature specs that are built here, of which the bundle's must fit one. Left out: whoever feeds the
+            policy checks that.
     """
     for name, data in files.items():
         check_file(name, len(data))
@@ -137,7 +141,8 @@ def check(files: Mapping[str, bytes], known: Callable[[str], FeatureSpec] | None
         if found != sha256:
             raise BundleError(f"{name} has SHA-256 {found}", f"{sha256} as its manifest says")
     if known is not None:
-        check_spec(manifest.feature_spec, known(manifest.problem))
+        spoken = known(manifest.problem)
+        check_spec(manifest.feature_spec, *(spoken if isinstance(spoken, tuple) else (spoken,)))
     check_graph(files[POLICY_FILE], manifest.feature_spec, manifest.opset)
     return Bundle(
         manifest,
@@ -166,16 +171,22 @@ def check_manifest(data: bytes) -> Manifest:
     return manifest
 
 
-def check_spec(spec: FeatureSpec, known: FeatureSpec) -> None:
-    """Refuse a feature spec that this release cannot fill in."""
-    if spec.version != known.version:
+def check_spec(spec: FeatureSpec, *known: FeatureSpec) -> None:
+    """Refuse a feature spec that this release cannot fill in.
+
+    Args:
+        spec: The bundle's.
+        known: Those that are built here, the present one first.
+    """
+    same = next((one for one in known if one.version == spec.version), None)
+    if same is None:
         raise BundleError(
             f"{spec.problem} feature spec has version {spec.version}",
-            f"version {known.version}, the one built here",
+            f"version {' or '.join(str(one.version) for one in known)}, built here",
             "retrain with this release, or run the service of the release that made it",
         )
     for side in ("candidate", "request"):
-        theirs, ours = _columns(getattr(spec, side)), _columns(getattr(known, side))
+        theirs, ours = _columns(getattr(spec, side)), _columns(getattr(same, side))
         if theirs != ours:
             raise BundleError(f"{side} features of {spec.problem} v{spec.version} are {theirs}", str(ours))
 

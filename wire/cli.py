@@ -49,6 +49,7 @@ VERBS: Table = {
             "placement.migrate:main",
             "move pods as the pods policy says; dry by default",
         ),
+        "canary": ("placement.canary:main", "what is tried beside the live policies: show, advance, end"),
         "mode": ("placement.mode:main", "break-glass: heuristics answer, or the policies again"),
     },
     "to try and to check": {

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Mapping
 from http.client import HTTPException
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -21,11 +22,15 @@ from wire.contracts.policies import (
     COUNTER_HEADER,
     RECORD_FILE,
     RECORD_SIGNATURE_FILE,
+    SHARE_HEADER,
     LivePolicy,
     Policies,
     Refusal,
 )
 from wire.contracts.record import PromotionRecord
+
+Stage = Literal["shadow", "canary"]
+"""How a bundle is tried beside what is live."""
 
 TIMEOUT_S = 180.0
 """The service first loads a pushed policy in a process of its own, which takes seconds on a busy machine."""
@@ -58,17 +63,21 @@ def policy_state(url: str, problem: str) -> LivePolicy | None:
         raise PushError(f"{url}/v1/policies answered something else: {error}", "a list of policies") from error
 
 
-def push_bundle(url: str, record: PromotionRecord, directory: Path) -> None:
+def push_bundle(
+    url: str, record: PromotionRecord, directory: Path, *, stage: Stage | None = None, share: float = 0.0
+) -> None:
     """Hand a signed bundle to the service, with the signed record that promotes it: that, not the token, is the proof.
 
-    It must follow the policy that the record names as live before it.
+    It must follow the policy that the record names as live before it. With a ``stage`` it is tried beside that one.
     """
     headers = {"Authorization": f"Bearer {push_token()}", "Content-Type": "application/x-tar"}
+    if stage == "canary":
+        headers[SHARE_HEADER] = f"{share:g}"
     if record.previous_digest is None:
         headers["If-None-Match"] = "*"
     else:
         headers["If-Match"] = f'"{record.previous_digest}"'
-    address = _address(url, f"/v1/policies/{record.problem}")
+    address = _address(url, f"/v1/policies/{record.problem}" + (f"/{stage}" if stage else ""))
     files = {path.name: path.read_bytes() for path in directory.iterdir()} | _proof(record)
     _call(urllib.request.Request(address, data=pack(files), headers=headers, method="PUT"))  # noqa: S310
 

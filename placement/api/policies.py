@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -20,7 +22,7 @@ from placement.settings import MIB, Settings
 from sched_env import problems
 from wire.contracts.bundle import Manifest
 from wire.contracts.feature_spec import ProblemName
-from wire.contracts.policies import COUNTER_HEADER, Flipped, LivePolicy, Policies
+from wire.contracts.policies import COUNTER_HEADER, Flipped, Left, LivePolicy, Policies, Tried
 from wire.contracts.record import PromotionRecord
 from wire.errors import LoadmasterError
 from wire.secret_files import Role
@@ -29,7 +31,7 @@ Changed = tuple[Live, PromotionRecord | None]
 
 group = Group("policies")
 
-_MATCH = {"If-Match": ('Digest that is live now, in quotes: "sha256:..."', False)}
+MATCH = {"If-Match": ('Digest that is live now, in quotes: "sha256:..."', False)}
 _FIRST = {"If-None-Match": ("* for the first push of a problem", False)}
 _COUNTER = {COUNTER_HEADER: ("Counter that the flip shall have; without it, the next", False)}
 
@@ -59,7 +61,7 @@ async def manifest(request: Request) -> Response:
     takes="application/x-tar",
     gives=Flipped,
     refuses=(400, 401, 403, 404, 408, 412, 413, 422, 423, 500),
-    headers=_MATCH | _FIRST,
+    headers=MATCH | _FIRST,
     secured=True,
 )
 async def push(request: Request) -> Response:
@@ -70,26 +72,12 @@ async def push(request: Request) -> Response:
 
     async def change(running: Service, wanted: ProblemName) -> Changed:
         running.live.refuse_frozen()
-        believed = _precondition(request)
-        if believed is None:
-            expected = 'If-Match: "<live digest>" or If-None-Match: *'
-            raise PushRefusedError("precondition", 412, "no precondition", expected)
+        believed = demanded(request)
         running.live.check(wanted, believed)  # before the body: a stale client need not send it
-        folder = running.store.staging()
-        try:
-            archive = folder / "body.tar"
-            with archive.open("wb") as file:
-                async for chunk in bodies.chunks(request, running.settings.max_bundle_mib * MIB):
-                    file.write(chunk)
+        async with received(request, running) as archive:
             return await running.flip(running.live.push, wanted, archive, believed)
-        except ClientDisconnect as error:
-            raise PushRefusedError("archive", 400, "the body broke off", "all of it") from error
-        except OSError as error:
-            raise PushRefusedError("store", 500, f"the body cannot be kept: {error}", "free space") from error
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
-    return await _audited(request, "push", "push", change)
+    return await audited(request, "push", "push", change)
 
 
 @group.route(
@@ -98,7 +86,7 @@ async def push(request: Request) -> Response:
     summary="Flip back to the previous policy",
     gives=Flipped,
     refuses=(401, 403, 404, 412, 422, 500),
-    headers=_MATCH | _COUNTER,
+    headers=MATCH | _COUNTER,
     secured=True,
 )
 async def rollback(request: Request) -> Response:
@@ -108,9 +96,9 @@ async def rollback(request: Request) -> Response:
     """
 
     async def change(running: Service, wanted: ProblemName) -> Changed:
-        return await running.flip(running.live.rollback, wanted, _precondition(request), _counter(request)), None
+        return await running.flip(running.live.rollback, wanted, precondition(request), _counter(request)), None
 
-    return await _audited(request, "rollback", "rollback", change)
+    return await audited(request, "rollback", "rollback", change)
 
 
 @group.route(
@@ -119,19 +107,19 @@ async def rollback(request: Request) -> Response:
     summary="Leave a problem to its heuristic",
     gives=Flipped,
     refuses=(401, 403, 404, 412, 500),
-    headers=_MATCH,
+    headers=MATCH,
     secured=True,
 )
 async def switch_off(request: Request) -> Response:
     """Let no policy answer; a rollback brings the policy back, and the next promotion puts another in its place."""
 
     async def change(running: Service, wanted: ProblemName) -> Changed:
-        return await running.flip(running.live.switch_off, wanted, _precondition(request)), None
+        return await running.flip(running.live.switch_off, wanted, precondition(request)), None
 
-    return await _audited(request, "switch_off", "rollback", change)
+    return await audited(request, "switch_off", "rollback", change)
 
 
-async def _audited(
+async def audited(
     request: Request, action: Action, role: Role, change: Callable[[Service, ProblemName], Awaitable[Changed]]
 ) -> Response:
     """Make a change for the holder of a token with the role, and write down who it was, or who wanted it."""
@@ -157,10 +145,41 @@ async def _audited(
     await asyncio.to_thread(running.audit.write, line)
     running.metrics.show_live(wanted, live)
     running.metrics.flips.labels(wanted, action).inc()
-    return bodies.answer(Flipped(wanted, live.digest, pointer.counter, pointer.loaded_at))
+    trying = pointer.canary.digest if pointer.canary else None
+    return bodies.answer(
+        Flipped(wanted, live.digest, pointer.counter, pointer.loaded_at, pointer.shadow_digest, trying)
+    )
 
 
-def _precondition(request: Request) -> Precondition | None:
+@asynccontextmanager
+async def received(request: Request, running: Service) -> AsyncIterator[Path]:
+    """Keep the body of a push in a file as it arrives, for as long as it is looked at."""
+    folder = running.store.staging()
+    try:
+        archive = folder / "body.tar"
+        with archive.open("wb") as file:
+            async for chunk in bodies.chunks(request, running.settings.max_bundle_mib * MIB):
+                file.write(chunk)
+        yield archive
+    except ClientDisconnect as error:
+        raise PushRefusedError("archive", 400, "the body broke off", "all of it") from error
+    except OSError as error:
+        raise PushRefusedError("store", 500, f"the body cannot be kept: {error}", "free space") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def demanded(request: Request) -> Precondition:
+    """Return what the client believes is live, or refuse one that does not say."""
+    believed = precondition(request)
+    if believed is None:
+        expected = 'If-Match: "<live digest>" or If-None-Match: *'
+        raise PushRefusedError("precondition", 412, "no precondition", expected)
+    return believed
+
+
+def precondition(request: Request) -> Precondition | None:
+    """Return what the client believes is live; None when it does not say."""
     if_match = request.headers.get("if-match")
     if if_match is not None:
         return Precondition(if_match.strip().removeprefix("W/").strip('"'))
@@ -180,4 +199,15 @@ def _describe(live: Live, settings: Settings, problem: ProblemName) -> LivePolic
     pointer, fallback = live.pointer, settings.fallback(problem)
     if pointer is None:
         return LivePolicy(None, 0, None, None, fallback, live.degraded) if live.degraded else None
-    return LivePolicy(live.digest, pointer.counter, pointer.previous_digest, pointer.loaded_at, fallback, live.degraded)
+    canary, left = pointer.canary, pointer.returned
+    return LivePolicy(
+        live.digest,
+        pointer.counter,
+        pointer.previous_digest,
+        pointer.loaded_at,
+        fallback,
+        live.degraded,
+        pointer.shadow_digest,
+        Tried(canary.digest, canary.share, canary.since) if canary else None,
+        Left(left.digest, left.at, left.until, left.reason) if left else None,
+    )

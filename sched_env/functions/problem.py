@@ -20,6 +20,7 @@ PROBLEM = Problem(
     request_fields=features.REQUEST_FIELDS,
     build=features.build,
     ruled_out=features.ruled_out,
+    quick=features.quick,
     gauges=features.gauges,
     heuristics=heuristics.NAMES,
     score=heuristics.score,

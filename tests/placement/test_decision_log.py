@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from placement.decide import feature_hash
 from placement.decision_log import FILE_NAME, DecisionLog
 from placement.metrics import Metrics
+from placement.ranking import feature_hash
 from sched_env import problems
 
 

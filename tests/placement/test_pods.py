@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from placement.decide import feature_hash
+from placement.ranking import feature_hash
 from placement.decision_log import FILE_NAME
 from sched_env import heuristics, problems
 from sched_env.observation import Observation

@@ -30,3 +30,7 @@ class DecisionLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=F
     fallback: str | None
     """Why the heuristic answered; null when the policy did."""
     reason: str
+    arm: str = "live"
+    """``canary`` when the canary answered."""
+    latency_us: float | None = None
+    """From the decoded request to this decision; null in lines of before it was noted."""

@@ -13,9 +13,30 @@ from wire.contracts.feature_spec import ProblemName
 COUNTER_HEADER = "X-Loadmaster-Counter"
 """Header of a rollback: the counter that the flip shall have. A push has no such header: the signed record says it."""
 
+SHARE_HEADER = "X-Loadmaster-Share"
+"""Header of a canary: the share of the calls that it answers, above 0 and up to 0.5."""
+
 RECORD_FILE, RECORD_SIGNATURE_FILE = "record.json", "record.sig"
 """In the archive of a push, beside the bundle's own files: the promotion record and its signature, as the registry has
 them. They are the proof that this bundle passed the gate and that a person approved it, as this flip."""
+
+
+class Tried(msgspec.Struct, frozen=True):
+    """A canary."""
+
+    digest: str
+    share: float
+    since: str
+
+
+class Left(msgspec.Struct, frozen=True):
+    """The last time that the service went back by itself."""
+
+    digest: str
+    at: str
+    until: str
+    """Until then no canary is taken."""
+    reason: str
 
 
 class LivePolicy(msgspec.Struct, frozen=True):
@@ -31,6 +52,9 @@ class LivePolicy(msgspec.Struct, frozen=True):
     """Heuristic that answers when the policy cannot."""
     degraded: str | None = None
     """Why what answers is not what the store says is live."""
+    shadow_digest: str | None = None
+    canary: Tried | None = None
+    returned: Left | None = None
 
 
 class Policies(msgspec.Struct, frozen=True):
@@ -47,6 +71,9 @@ class Flipped(msgspec.Struct, frozen=True):
     """What answers now; null for the heuristic."""
     counter: int
     loaded_at: str
+    shadow_digest: str | None = None
+    canary_digest: str | None = None
+    """What is tried beside it now."""
 
 
 class Refusal(msgspec.Struct, frozen=True):

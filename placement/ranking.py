@@ -1,0 +1,81 @@
+"""From scores to an order, and from raw state to what was seen: the plain parts of a decision."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placement.errors import PlaceRefusedError
+from placement.state import State
+from sched_env import heuristics, problems
+from sched_env.observation import Observation
+from sched_env.problem import Build
+from wire.contracts.place import PlacementRequest, Ranked
+
+SORTED_WHOLE = 256
+"""Up to so many candidates sorting all of them costs less than looking for the best first."""
+
+
+def observe(state: State, request: PlacementRequest, build: Build) -> Observation:
+    """Build what a policy sees of a request; refused where that is not finite."""
+    where = "the request"
+    try:
+        with np.errstate(all="ignore"):
+            seen = build(state.columns_for(request), request.fields)
+            # One number that is not finite makes the sum so; a sum too large for float32 is looked at again below.
+            if math.isfinite(seen.candidates.sum()) and math.isfinite(seen.request.sum()):
+                return seen
+    except ZeroDivisionError:
+        pass  # a request's own fields are plain numbers: they raise where a column would hold infinity
+    else:
+        rows = np.isfinite(seen.candidates).all(axis=1)
+        if rows.all() and np.isfinite(seen.request).all():
+            return seen
+        if not rows.all():
+            where = f"candidate {state.names[int(rows.argmin())]!r}"
+    found = f"features of {where} for request {request.id!r} are not finite"
+    raise PlaceRefusedError(422, found, "capacities and times above 0")
+
+
+def feature_hash(observation: Observation) -> str:
+    """Name an observation, so that a logged decision can be matched with a rebuilt one."""
+    digest = hashlib.sha256()
+    for array in observation:
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()[:32]
+
+
+def stack(
+    observations: list[Observation],
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]:
+    """Make one batch of observations of the same candidates."""
+    candidates, request, mask = zip(*observations, strict=True)
+    return np.stack(candidates), np.stack(request), np.stack(mask)
+
+
+def fallback_scores(name: str, state: State, request: PlacementRequest, mask: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Score by heuristic; what it cannot compare (a capacity of 0) comes last, because nobody else will answer."""
+    with np.errstate(all="ignore"):
+        scores = heuristics.score(state.problem, name, state.columns_for(request), request.fields, mask)
+    return np.nan_to_num(scores, nan=np.finfo(np.float64).min)
+
+
+def best(names: list[str], scores: NDArray[np.floating], count: int) -> list[Ranked]:
+    """Return the best ``count`` candidates; equal scores keep the order of the candidates."""
+    if len(scores) <= SORTED_WHOLE or count >= len(scores) // 4:
+        order = (-scores).argsort(kind="stable")[:count]
+    else:
+        least = np.partition(scores, len(scores) - count)[len(scores) - count]
+        rows = np.flatnonzero(scores >= least)  # those that equal the last one too, to keep the order among them
+        order = rows[(-scores[rows]).argsort(kind="stable")[:count]]
+    return [Ranked(names[index], score) for index, score in zip(order.tolist(), scores[order].tolist(), strict=True)]
+
+
+def ruled_out(state: State, request: PlacementRequest) -> str:
+    """Say how many candidates each reason rules out."""
+    counts = problems.get(state.problem).ruled_out(state.columns_for(request), request.fields)
+    said = [f"{count} {what}" for what, count in counts.items() if count]
+    return ", ".join(said) or f"the mask of {state.problem} rules out all {len(state.names)}"
