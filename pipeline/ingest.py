@@ -27,6 +27,7 @@ from pipeline.prices import read_prices
 from pipeline.progress import Progress
 from pipeline.settings import PARAMS_FILE, VAR_ENV, load, var
 from pipeline.sources import Chunk, Source
+from pipeline.sources.decisions import DecisionsConfig, DecisionsSource
 from pipeline.sources.landing import Landing, Manifest
 from pipeline.sources.openmetrics import OpenMetricsConfig, OpenMetricsSource
 from pipeline.sources.parquet import ParquetConfig, ParquetSource
@@ -60,7 +61,7 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"fi
         return [self.first + timedelta(days=n) for n in range((self.last - self.first).days + 1)]
 
 
-SourceName = Literal["sample", "prometheus", "requests", "openmetrics", "parquet", "traces"]
+SourceName = Literal["sample", "prometheus", "requests", "openmetrics", "parquet", "traces", "decisions"]
 
 
 class IngestConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,6 +77,7 @@ class IngestConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     openmetrics: OpenMetricsConfig | None = None
     parquet: ParquetConfig | None = None
     traces: TracesConfig | None = None
+    decisions: DecisionsConfig | None = None
 
     def names(self) -> list[SourceName]:
         """List the sources."""
@@ -92,6 +94,7 @@ _BUILDERS: dict[SourceName, Callable[..., Source]] = {
     "openmetrics": OpenMetricsSource,
     "parquet": ParquetSource,
     "traces": TracesSource,
+    "decisions": DecisionsSource,
 }
 
 

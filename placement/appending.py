@@ -39,6 +39,13 @@ class AppendedFile:
                 self._close()  # the folder may be back next time, the disk less full
                 raise
 
+    def rotate(self) -> None:
+        """Begin a new file, if there is anything in this one; raises OSError."""
+        with self._mutex:
+            self._close()
+            if self._path.exists() and self._path.stat().st_size:
+                self._rotate()
+
     def close(self) -> None:
         """Let the file go."""
         with self._mutex:

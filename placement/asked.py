@@ -71,9 +71,10 @@ def check_work(call: PlaceRequest, candidates: int, settings: Settings) -> None:
     if candidates * requests > settings.max_pairs:
         found = f"{requests} requests x {candidates} candidates"
         raise PlaceRefusedError(413, found, f"at most {settings.max_pairs} pairs", "split the call")
-    longest = max((len(candidate.name) for candidate in call.candidates or ()), default=LONGEST_NODE_NAME)
-    ranked = min(call.top_k, candidates) * (ESCAPED * longest + ENTRY_BYTES)
-    size = requests * (ranked + PLACEMENT_BYTES)
+    size = _answer_bytes(call, candidates, LONGEST_NODE_NAME)
+    if size > settings.max_answer_mib * MIB:  # only then are the names looked at, which takes longer than the rest
+        longest = max((len(candidate.name) for candidate in call.candidates or ()), default=LONGEST_NODE_NAME)
+        size = _answer_bytes(call, candidates, longest)
     if size > settings.max_answer_mib * MIB:
         raise PlaceRefusedError(
             413,
@@ -81,3 +82,8 @@ def check_work(call: PlaceRequest, candidates: int, settings: Settings) -> None:
             f"at most {settings.max_answer_mib} MiB",
             "lower top_k, or split the call",
         )
+
+
+def _answer_bytes(call: PlaceRequest, candidates: int, longest: int) -> int:
+    ranked = min(call.top_k, candidates) * (ESCAPED * longest + ENTRY_BYTES)
+    return len(call.requests) * (ranked + PLACEMENT_BYTES)

@@ -54,9 +54,7 @@ class Metrics:
         self.refused = counter("refused_pushes", "Pushes and rollbacks refused, by step.", "reason")
         self.flips = counter("flips", "Times the live policy changed.", "problem", "kind")
         self.log_lost = counter("decision_log_lost", "Decision-log lines that could not be written.")
-        self.shadow = counter(
-            "shadow_decisions", "Decisions scored by a shadow too.", "problem", "outcome"
-        )
+        self.shadow = counter("shadow_decisions", "Decisions scored by a shadow too.", "problem", "outcome")
         self.shadow_seconds = Histogram(
             "loadmaster_shadow_seconds",
             "Time a shadow took for its scores.",

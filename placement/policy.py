@@ -117,7 +117,8 @@ class _Bound:
             place[0] = array
         watchdog.begin(options)
         try:
-            session.run_with_iobinding(self._io, options)
+            # The public method first reads a setting of the options by name, which takes as long as a small run.
+            session._sess.run_with_iobinding(self._io._iobinding, options)
         except Exception as error:
             raise _failed(error, options, watchdog) from error
         finally:

@@ -51,8 +51,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_file_mib: Positive = 64
     """Size at which the decision log is rotated: about 100,000 decisions, still opened by any editor."""
 
-    log_files: Positive = 10
-    """Rotated logs kept; with the size above at most 0.7 GiB of disk."""
+    log_file_s: Positive = 3600
+    """Age at which the decision log is rotated, whatever its size: what ``ingest`` reads is at most so old."""
+
+    log_files: Positive = 200
+    """Rotated logs kept, as Parquet: eight days of hourly files; of the largest size about 2 GiB."""
 
     deadline_ms: Annotated[float, msgspec.Meta(gt=0)] = 100.0
     """Time the policy has for one batch before the heuristic answers. A policy needs 0.4 ms for 1,000 candidates; what

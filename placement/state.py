@@ -79,11 +79,13 @@ def from_candidates(problem: ProblemName, candidates: Sequence[Candidate], funct
         twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise PlaceRefusedError(422, f"candidate {twice!r} is listed twice", "each candidate once")
     states = list(map(_state, candidates))
-    table = _table(states, fields)
+    table, whole = _table(states, fields)
     columns: dict[str, NDArray[np.float64]] = {}
     defaulted = 0
     for name, (_, default) in fields.items():
-        if name in table:
+        if name in table and whole:
+            columns[name] = table[name]
+        elif name in table:
             column = table[name]
             _refuse_impossible(name, column, default, names)
             missing = np.isnan(column)
@@ -94,7 +96,8 @@ def from_candidates(problem: ProblemName, candidates: Sequence[Candidate], funct
             defaulted += len(names) if default == default else 0  # noqa: PLR0124 - NaN marks a field one may leave out
     own: dict[str, NDArray[np.float64]] = {}
     for key, column in _warm(states, table, functions).items() if WARM in fields else ():
-        _refuse_impossible(key, column, 0.0, names)
+        if not whole:
+            _refuse_impossible(key, column, 0.0, names)
         own[key.removeprefix(WARM_PREFIX)] = np.where(np.isnan(column), columns[WARM], column)
     return State(problem, names, columns, own, defaulted)
 
@@ -111,10 +114,11 @@ def check_request(problem: ProblemName, request: PlacementRequest) -> int:
     return len(fields) - len(request.fields)
 
 
-def _table(states: list[dict[str, float]], fields: Fields) -> dict[str, NDArray[np.float64]]:
+def _table(states: list[dict[str, float]], fields: Fields) -> tuple[dict[str, NDArray[np.float64]], bool]:
     """Return a column for each field that some candidate says; what is no field is refused before any work on it.
 
-    NaN, which JSON cannot carry, stands for what a candidate does not say.
+    NaN, which JSON cannot carry, stands for what a candidate does not say. The second is true when nothing is missing
+    and nothing is impossible: then nobody need look at the columns one by one.
     """
     names, size = list(states[0]), len(states)
     _refuse_unknown(names, fields)
@@ -124,10 +128,11 @@ def _table(states: list[dict[str, float]], fields: Fields) -> dict[str, NDArray[
             rows = map(itemgetter(*names), states)
             values = rows if len(names) == 1 else chain.from_iterable(rows)
             flat = np.fromiter(values, np.float64, count=size * len(names))
-            return dict(zip(names, np.ascontiguousarray(flat.reshape(size, len(names)).T), strict=True))
+            whole = bool(flat.min() >= 0.0) and bool(flat.max() < np.inf)  # false for NaN too
+            return dict(zip(names, np.ascontiguousarray(flat.reshape(size, len(names)).T), strict=True)), whole
     said: set[str] = set().union(*states)
     _refuse_unknown(said, fields)
-    return {name: _column(states, name) for name in fields if name in said}
+    return {name: _column(states, name) for name in fields if name in said}, False
 
 
 def _refuse_unknown(names: Collection[str], fields: Fields) -> None:

@@ -12,6 +12,8 @@ from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
+from wire.contracts import decision
+
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 SAMPLES = pa.schema(
@@ -84,6 +86,11 @@ TASKS = pa.schema(
 compares and groups text alike."""
 
 TABLES: dict[str, pa.Schema] = {"samples": SAMPLES, "requests": REQUESTS, "events": EVENTS, "tasks": TASKS}
+
+_LOGGED = decision.arrow_schema()
+DECISIONS = pa.schema([_LOGGED.field("time"), pa.field("cluster", pa.string(), nullable=False), *list(_LOGGED)[1:]])
+LANDED = TABLES | {"decisions": DECISIONS}
+"""``decisions`` are the service's own, landed beside what is measured: they become no windows."""
 
 MARGIN = "margin"
 """Folder beside the tables, of samples of the days before the first and after the last."""

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline import kept, storage
-from pipeline.contracts.raw import MARGIN, MARGIN_S, TABLES
+from pipeline.contracts.raw import LANDED, MARGIN, MARGIN_S, TABLES
 from pipeline.errors import DataError, SourceError
 from pipeline.files import replaced_folder, write_atomic
 from pipeline.prices import FILE as PRICES_FILE
@@ -145,7 +145,11 @@ class Landing:
         manifest = Manifest(
             source=source,
             settings=settings,
-            rows={table: sum(part.rows for part in landed if part.table == table) for table in TABLES},
+            rows={
+                table: sum(part.rows for part in landed if part.table == table)
+                for table in LANDED
+                if table in TABLES or any(part.table == table for part in landed)
+            },
             metrics=dict(sorted(metrics.items())),
             first=min((part.first for part in landed), default=None),
             last=max((part.last for part in landed), default=None),
@@ -217,9 +221,9 @@ def _cluster_folder(cluster: str, key: str) -> str:
 
 
 def _checked(table: str, rows: pa.Table, key: str) -> pa.Table:
-    schema = TABLES.get(table)
+    schema = LANDED.get(table)
     if schema is None:
-        raise ContractError(f"chunk {key}: table {table!r} is not a raw table", f"one of {', '.join(TABLES)}")
+        raise ContractError(f"chunk {key}: table {table!r} is not a raw table", f"one of {', '.join(LANDED)}")
     if rows.schema.names != schema.names:
         raise ContractError(f"chunk {key}: columns {rows.schema.names} of {table}", f"{schema.names}")
     fields = []

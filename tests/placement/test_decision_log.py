@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from placement.decision_log import FILE_NAME, DecisionLog
 from placement.metrics import Metrics
 from placement.ranking import feature_hash
 from sched_env import problems
+from wire.contracts.decision import DecisionLine, arrow_schema
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -46,21 +52,74 @@ def test_switched_off_it_writes_nothing(settings: Any, kit: Any) -> None:
     assert not settings.log_dir.exists()
 
 
-def test_it_is_rotated_by_size_and_the_oldest_falls_off(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placement.appending.MIB", 1000)
+def line(number: int) -> DecisionLine:
+    top = [("a", 1.5), ("b", 0.25)]
+    at = f"2026-03-01T00:{number // 60:02d}:{number % 60:02d}.125+00:00"
+    return DecisionLine(at, "functions", None, None, f"r{number}", "0" * 32, 9, 2, "a", "b", top, 1.0, None, "x" * 400)
+
+
+def test_full_files_become_parquet_and_the_oldest_fall_off(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("placement.appending.MIB", 3000)
     small = msgspec.structs.replace(settings, log_file_mib=1, log_files=2)
     for first in range(0, 100, 5):
         log = DecisionLog(small, Metrics())
         for number in range(first, first + 5):
-            log.write({"number": number, "filler": "x" * 80})
+            log.write(line(number))
         log.close()
-    found = sorted(path.name for path in settings.log_dir.iterdir())
-    assert [name for name in found if name != FILE_NAME] == [f"{FILE_NAME}.1", f"{FILE_NAME}.2"]
-    kept = [line["number"] for number in (2, 1) for line in lines(settings.log_dir / f"{FILE_NAME}.{number}")]
-    if (settings.log_dir / FILE_NAME).exists():
-        kept += [line["number"] for line in lines(settings.log_dir / FILE_NAME)]
-    assert kept == list(range(kept[0], 100))
+    left = [path.name for path in settings.log_dir.iterdir() if not path.name.endswith(".parquet")]
+    assert set(left) <= {FILE_NAME, f"{FILE_NAME}.1"}, "the last one may wait for the next start"
+    files = sorted(settings.log_dir.glob("*.parquet"))
+    assert len(files) == 2
+    tables = [pq.read_table(path) for path in files]
+    assert all(table.schema.equals(arrow_schema()) for table in tables)
+    rows = pa.concat_tables(tables).to_pylist()
+    kept = [int(row["request"][1:]) for row in rows]
+    assert kept == list(range(kept[0], kept[-1] + 1))
     assert kept[0] > 0
+    assert (rows[0]["top"], rows[0]["scores"]) == (["a", "b"], [1.5, 0.25])
+    assert rows[0]["time"].isoformat() == line(kept[0]).at.replace(".125", ".125000")
+
+
+def test_a_kill_between_lines_and_parquet_loses_and_doubles_nothing(settings: Any) -> None:
+    settings.log_dir.mkdir(parents=True)
+    encoded = [msgspec.json.encode(line(number)) for number in range(20)]
+    torn = b"\n".join(encoded) + b'\n{"at": "2026-0'  # killed in the middle of a line
+    rotated = settings.log_dir / f"{FILE_NAME}.1"
+    for _ in range(2):  # the second time as if it had been killed before the lines were removed
+        rotated.write_bytes(torn)
+        (settings.log_dir / "decisions-half.new").write_bytes(b"PAR1")
+        metrics = Metrics()
+        log = DecisionLog(settings, metrics)
+        log.write(line(20))
+        log.close()
+        assert metrics.log_lost._value.get() == 1, "the torn line is counted"
+    assert not rotated.exists()
+    (file,) = settings.log_dir.glob("*.parquet")
+    assert pq.read_table(file)["request"].to_pylist() == [f"r{number}" for number in range(20)]
+
+
+def test_it_is_rotated_by_age_too_and_ingest_reads_it_back(settings: Any, kit: Any, workshop: Any, within: Any) -> None:
+    with kit.running(msgspec.structs.replace(settings, log_file_s=1)) as client:
+        kit.push(client, workshop.sample(1), counter=4)
+        kit.place(client, kit.body(6, requests=3))
+        within(lambda: bool(list(settings.log_dir.glob("*.parquet"))))
+    script = (
+        "import sys; from pathlib import Path; from pipeline.ingest import IngestConfig, Range, ingest;"
+        "from pipeline.sources.decisions import DecisionsConfig;"
+        "made = ingest(IngestConfig('decisions', decisions=DecisionsConfig([sys.argv[1]], 'lab')), Range(),"
+        " Path(sys.argv[2])); print(made.rows['decisions'])"
+    )
+    out = settings.log_dir.parent / "raw"
+    command = [sys.executable, "-c", script, str(settings.log_dir / "decisions-*.parquet"), str(out)]
+    environ = os.environ | {"LOADMASTER_VAR": str(settings.log_dir.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["3"]
+    (landed,) = out.glob("decisions/date=*/cluster=lab/*.parquet")
+    rows = pq.read_table(landed, partitioning=None).to_pylist()
+    assert [row["request"] for row in rows] == ["r0", "r1", "r2"]
+    assert {row["digest"] for row in rows} == {kit.digest_of(workshop.sample(1))}
+    assert all(row["latency_us"] > 0 and row["cluster"] == "lab" for row in rows)
 
 
 def test_lines_that_cannot_be_written_are_counted_and_decisions_go_on(settings: Any, kit: Any) -> None:

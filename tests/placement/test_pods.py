@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from placement.ranking import feature_hash
 from placement.decision_log import FILE_NAME
+from placement.ranking import feature_hash
 from sched_env import heuristics, problems
 from sched_env.observation import Observation
 from sched_env.pods.env import DeployEnv
