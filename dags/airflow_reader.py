@@ -1,4 +1,4 @@
-"""Gives a pipeline command the means to read this Airflow: its address, and a viewer's token for a minute."""
+"""Gives a pipeline command the means to ask this Airflow: its address, and a token for a minute."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from pipeline.airflow_answers import LOGIN_ENV, TOKEN_ENV, URL_ENV
 GOOD_FOR_S = 60
 
 
-def reader() -> dict[str, str]:
-    """Return the environment for :mod:`pipeline.airflow_answers`; a log-in that the deployment names goes first."""
+def reader(role: str = "VIEWER") -> dict[str, str]:
+    """Return the environment for :mod:`pipeline.airflow_answers`; a log-in that the deployment names goes first.
+
+    Args:
+        role: What the token is good for: ``VIEWER`` reads answers, ``USER`` may write notes and start runs.
+    """
     from airflow.configuration import conf
 
     address = {URL_ENV: os.environ.get(URL_ENV) or conf.get_mandatory_value("api", "base_url")}
@@ -24,5 +28,5 @@ def reader() -> dict[str, str]:
     manager = create_auth_manager()
     if not isinstance(manager, SimpleAuthManager):
         raise TypeError(f"{type(manager).__name__} gives tasks no token: set {LOGIN_ENV} to a viewer's log-in")
-    viewer = SimpleAuthManagerUser(username="loadmaster-promote", role="VIEWER")
-    return {**address, TOKEN_ENV: manager.generate_jwt(viewer, expiration_time_in_seconds=GOOD_FOR_S)}
+    user = SimpleAuthManagerUser(username="loadmaster-promote", role=role)
+    return {**address, TOKEN_ENV: manager.generate_jwt(user, expiration_time_in_seconds=GOOD_FOR_S)}

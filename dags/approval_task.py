@@ -8,6 +8,7 @@ from typing import Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk.execution_time.hitl import HITLUser
 
+from dags.alerts import page_of, tell
 from dags.stages import call
 from pipeline import approval
 
@@ -33,4 +34,5 @@ class PolicyApproval(ApprovalOperator):
         """Put the question; without a passed gate, or with nobody to ask, fail."""
         asked = json.loads(call("pipeline.approval", "--problem", self.problem, f"--run-id={context['run_id']}"))
         self.subject, self.body = asked["subject"], asked["body"]
+        tell("approval", self.subject, link=f"{page_of(context)}/required_actions")
         return super().execute(context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
@@ -30,6 +31,9 @@ FOR_THE_SIGNER = ("LOADMASTER_SIGNING_KEY", "LOADMASTER_PUSH_TOKEN_FILE", "LOADM
 """Where keys and tokens are; no stage is told. Nor is it told Airflow's own settings, the secret of its tokens among
 them."""
 
+EVERY = "all"
+"""In the Trigger form: every problem."""
+
 MACROS = {"workspace_of": places.workspace}
 """For templates: a run works in the folder of its id, whatever an XCom says."""
 
@@ -43,6 +47,26 @@ REPRO = (
 a login by rsh and reads ~/.bashrc: that may put another python first, so ours is put before it once more."""
 
 
+class DvcStage(BashOperator):
+    """Reproduces a DVC stage; its assets get the lineage of what it wrote."""
+
+    def execute(self, context: Any) -> Any:
+        """Run the stage, then say what came out."""
+        result = super().execute(context)
+        for outlet in self.outlets:
+            context["outlet_events"][outlet].extra = lineage(context["run_id"])
+        return result
+
+
+def lineage(run_id: str, **more: Any) -> dict[str, Any]:
+    """Say what an asset comes from: run, commit of the code, hash of the lock."""
+    folder = places.workspace(run_id)
+    lock = folder / "dvc.lock"
+    head = subprocess.run(["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    sha256 = hashlib.sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None
+    return {"run_id": run_id, "code_commit": head.stdout.strip(), "dvc_lock_sha256": sha256, **more}
+
+
 def stage(name: str, **kwargs: Any) -> BashOperator:
     """Make the task that reproduces one DVC stage; task id and stage name are the same.
 
@@ -50,18 +74,19 @@ def stage(name: str, **kwargs: Any) -> BashOperator:
         name: The stage in ``dvc.yaml``.
         **kwargs: More arguments of the operator.
     """
-    return BashOperator(task_id=name, bash_command=REPRO, env={"STAGE": name}, append_env=True, cwd=WORKSPACE, **kwargs)
+    return DvcStage(task_id=name, bash_command=REPRO, env={"STAGE": name}, append_env=True, cwd=WORKSPACE, **kwargs)
 
 
-def problem_stage(name: str, problem: Any) -> BashOperator:
+def problem_stage(name: str, problem: Any, **kwargs: Any) -> BashOperator:
     """Make the task of a stage that exists once a problem (``export@functions``), inside a mapped task group."""
-    return BashOperator(
+    return DvcStage(
         task_id=name,
         bash_command=f'STAGE="{name}@$PROBLEM"; {REPRO}',
         env={"PROBLEM": problem},
         append_env=True,
         cwd=WORKSPACE,
         map_index_template=name + "@{{ task.env['PROBLEM'] }}",
+        **kwargs,
     )
 
 
@@ -74,7 +99,7 @@ def mapped_stage(name: str, instances: Any, template: str = "{}", **kwargs: Any)
         template: How an instance of the stage is named after an item of them.
         **kwargs: More arguments of the operator.
     """
-    return BashOperator.partial(
+    return DvcStage.partial(
         task_id=name,
         bash_command=REPRO,
         append_env=True,
@@ -84,11 +109,11 @@ def mapped_stage(name: str, instances: Any, template: str = "{}", **kwargs: Any)
     ).expand(env=instances.map(lambda instance: {"STAGE": template.format(instance)}))
 
 
-def call(module: str, *arguments: str, cwd: Path | None = None) -> str:
+def call(module: str, *arguments: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:
     """Run a pipeline command without keys and return the last line it printed; all of it goes to the task's log."""
     known = os.environ.items()
-    env = {key: value for key, value in known if key not in FOR_THE_SIGNER and not key.startswith("AIRFLOW__")}
-    return _run([*shlex.split(STAGES_WITH), PYTHON, "-m", module, *arguments], env, cwd)
+    told = {key: value for key, value in known if key not in FOR_THE_SIGNER and not key.startswith("AIRFLOW__")}
+    return _run([*shlex.split(STAGES_WITH), PYTHON, "-m", module, *arguments], {**told, **(env or {})}, cwd)
 
 
 def signed_call(module: str, *arguments: str, env: Mapping[str, str] | None = None) -> str:
@@ -111,12 +136,13 @@ def _run(command: list[str], env: Mapping[str, str], cwd: Path | None) -> str:
 def workspace() -> dict[str, Any]:
     """Clone the code, share the DVC cache, write down what the run depends on; returns what to map over."""
     context = get_current_context()
-    days = [f"--{end}={context['params'][end]}" for end in ("from", "to") if context["params"].get(end)]
-    plan: dict[str, Any] = json.loads(call("pipeline.workspace", f"--run-id={context['run_id']}", *days))
+    chosen = {name: context["params"].get(name) for name in ("from", "to", "problem", "source", "size")}
+    options = [f"--{name}={value}" for name, value in chosen.items() if value and value != EVERY]
+    plan: dict[str, Any] = json.loads(call("pipeline.workspace", f"--run-id={context['run_id']}", *options))
     return plan
 
 
-@task
+@task(trigger_rule="all_done_min_one_success")
 def record() -> str:
     """Commit params, lock and metrics on the branch of this run, and push data and branch."""
     run_id = get_current_context()["run_id"]

@@ -40,20 +40,21 @@ def response(asked: Question, dag: str, task: str) -> Response | None:
         dag: The DAG.
         task: The task that asked.
     """
-    token = _token()
+    mine = token()
     run = f"/api/v2/dags/{quote(dag, safe='')}/dagRuns/{quote(asked.run_id, safe='')}"
     try:
-        detail = _call(f"{run}/taskInstances/{quote(task, safe='')}/-1/hitlDetails", token)
+        detail = call(f"{run}/taskInstances/{quote(task, safe='')}/-1/hitlDetails", mine)
     except NotThereError:
         return None  # The task has never put its question.
-    starter = _call(run, token).get("triggering_user_name") if approval.two_persons() else None
+    starter = call(run, mine).get("triggering_user_name") if approval.two_persons() else None
     where = "/".join(quote(part, safe="") for part in (dag, asked.run_id, task))
     return approval.read(detail, asked, where=where, allowed=approval.approvers(), not_by=starter)
 
 
-def _token() -> str:
-    if token := os.environ.get(TOKEN_ENV):
-        return token
+def token() -> str:
+    """Return a token to ask Airflow with."""
+    if given := os.environ.get(TOKEN_ENV):
+        return given
     path = os.environ.get(LOGIN_ENV)
     if not path:
         raise ConfigError(f"neither {TOKEN_ENV} nor {LOGIN_ENV} is set", "the means to ask Airflow for the answer")
@@ -62,16 +63,17 @@ def _token() -> str:
         body = json.dumps({"username": login["username"], "password": login["password"]}).encode()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} ({LOGIN_ENV}): {error!r}", "JSON with username and password") from error
-    return str(_call("/auth/token", None, body).get("access_token"))
+    return str(call("/auth/token", None, body).get("access_token"))
 
 
-def _call(path: str, token: str | None, body: bytes | None = None) -> dict[str, Any]:
+def call(path: str, bearer: str | None, body: bytes | None = None, method: str | None = None) -> dict[str, Any]:
+    """Ask Airflow's API server; anything but an object in answer is an error."""
     base = os.environ.get(URL_ENV, "")
     if not base.startswith(("http://", "https://")):
         raise ConfigError(f"{URL_ENV} is {base!r}", "the address of Airflow's API server, http://... or https://...")
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
     request = urllib.request.Request(  # noqa: S310  (the scheme is checked above)
-        base.rstrip("/") + path, data=body, headers={"Content-Type": "application/json", **headers}
+        base.rstrip("/") + path, data=body, headers={"Content-Type": "application/json", **headers}, method=method
     )
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310

@@ -30,6 +30,9 @@ from wire.errors import ConfigError, run_cli
 
 APPROVE, REJECT = "Approve", "Reject"
 
+NO_REJECTION = "there is no rejection to record"
+"""How ``promote --reject`` ends when nobody rejected anything."""
+
 APPROVERS_ENV = environment.variable("approvers")
 """Environment variable naming the accounts that may approve: Airflow user names, with commas between them."""
 
@@ -65,6 +68,8 @@ class Response(NamedTuple):
 
 def question(problem: str, run_id: str) -> Question:
     """Make the question about a run's bundle, from what the registry recorded of the run."""
+    from pipeline import brief  # statistics come with it: too heavy for a DAG file, which needs our names alone
+
     mirror = sync()
     run = runs.recorded_run(mirror, run_id)
     path = runs.report_of(problem)
@@ -93,8 +98,9 @@ def question(problem: str, run_id: str) -> Question:
         report_sha256=shown,
         outcome=str(report.get("outcome")),
         reason=str(report.get("reason", "")),
-        subject=f"Promote the new {problem} policy {digest[:19]} to production?",
-        body=f"{text}\n\n---\nAn answer counts once, and for nothing but this:\n\n{lines}",
+        subject=brief.subject(problem, report),
+        body=f"{brief.body(problem, report)}\n---\n\n{text}\n\n---\n"
+        f"An answer counts once, and for nothing but this:\n\n{lines}",
     )
 
 

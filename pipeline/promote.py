@@ -269,7 +269,7 @@ def _as_airflow_says(options: argparse.Namespace) -> int:
     if options.reject:
         if said is None or said.approved:
             word = "nobody has answered" if said is None else "it was approved"
-            sys.stdout.write(f"{options.problem}: {word}; there is no rejection to record\n")
+            sys.stdout.write(f"{options.problem}: {word}; {approval.NO_REJECTION}\n")
             return 0
         record = reject(options.problem, run_id=options.run_id, answer=said.answer, reason=said.comment)
     elif said is None or not said.approved or said.answer is None:

@@ -25,11 +25,17 @@ from pipeline.registry import places
 from pipeline.settings import load, var
 from pipeline.validate import drift
 from wire.command import Verb
-from wire.errors import ConfigError, run_cli
+from wire.errors import ConfigError, legal, run_cli
 
 REPO_ENV = "LOADMASTER_REPO"
 """Environment variable naming the repository to clone; the one this file stands in by default."""
 
+
+PROBLEMS_ENV = "LOADMASTER_PROBLEMS"
+"""Other problems than ``params.yaml`` lists, with commas between them: to try one, or all, without a commit."""
+
+FULL, SIZES = "full", Path("sizes")
+"""Runs smaller than ``params.yaml`` says: ``sizes/<name>.yaml`` is laid over it."""
 
 UNFINISHED = "+unfinished"
 """Ends the name of a clone that is being made; no run's folder has a ``+`` in its name."""
@@ -40,6 +46,18 @@ def repository() -> Path:
     return Path(os.environ.get(REPO_ENV, Path(__file__).resolve().parent.parent))
 
 
+class Choice(msgspec.Struct, frozen=True):
+    """What a person chose in the Trigger form for one run, in place of what ``params.yaml`` says."""
+
+    days: tuple[date, date] | None = None
+    """First and last day to work on; None: what ``nightly.days`` says."""
+    problems: tuple[str, ...] = ()
+    """Only these, of those that ``params.yaml`` lists."""
+    source: str | None = None
+    """Another ``ingest.source``; its settings are those of ``params.yaml``."""
+    size: str = FULL
+
+
 class NightlyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Section ``nightly`` of ``params.yaml``."""
 
@@ -47,14 +65,14 @@ class NightlyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whole days up to last midnight (UTC) that a night works on; null: ``data`` stays as it is committed."""
 
 
-def create(run_id: str, *, source: Path, home: Path, days: tuple[date, date] | None = None) -> Path:
+def create(run_id: str, *, source: Path, home: Path, choice: Choice = Choice()) -> Path:  # noqa: B008  (frozen)
     """Clone ``source`` at HEAD into ``home/runs/<run>``; a workspace that is already whole is taken as it is.
 
     Args:
         run_id: The Airflow run id.
         source: A git repository with a ``dvc.yaml``.
         home: ``var/``: holds workspaces, the DVC cache and the DVC remote.
-        days: First and last day to work on; without it, what ``nightly.days`` of ``params.yaml`` says.
+        choice: What was chosen for this run.
     """
     target = places.workspace(run_id, home)
     if target.exists():
@@ -68,9 +86,9 @@ def create(run_id: str, *, source: Path, home: Path, days: tuple[date, date] | N
     # --shared borrows the source's objects: a clone costs no copy of the history.
     subprocess.run(["git", "clone", "--quiet", "--shared", source, unfinished], check=True)
     _configure_dvc(unfinished, home)
+    _write_params(unfinished, choice)
     _copy_champions(unfinished, home)
     drift.hand_on((home / "runs").glob(f"*/{paths.VALIDATION}"), unfinished / drift.ACCEPTED)
-    _write_days(unfinished / "params.yaml", days)
     unfinished.rename(target)
     return target
 
@@ -88,18 +106,43 @@ def _configure_dvc(workspace: Path, home: Path) -> None:
     (workspace / ".dvc" / "config.local").write_text(lines)
 
 
-def _write_days(path: Path, days: tuple[date, date] | None) -> None:
-    """Write the days of this run into its ``params.yaml``: they are parameters of ``ingest`` like any other."""
-    nightly = load("nightly", NightlyConfig, path)
+def _write_params(workspace: Path, choice: Choice) -> None:
+    """Write what was chosen for this run into its ``params.yaml``: parameters of the stages like any other."""
+    path = workspace / paths.PARAMS
+    days, nightly = choice.days, load("nightly", NightlyConfig, path)
     if days is None and nightly.days is not None:
         last = datetime.now(UTC).date() - timedelta(days=1)
         days = (last - timedelta(days=nightly.days - 1), last)
     document = yaml.safe_load(path.read_text())
     written = dates_as_text(document)
+    if choice.size != FULL:
+        written = _laid_over(written, dates_as_text(yaml.safe_load(_size_file(workspace, choice.size).read_text())))
+    written["problems"] = offered(workspace)
+    if strangers := set(choice.problems) - set(written["problems"]):
+        raise ConfigError(f"{sorted(strangers)[0]!r} is none of this night's problems", legal(written["problems"]))
+    if choice.problems:
+        written["problems"] = [name for name in written["problems"] if name in choice.problems]
+    if choice.source is not None:
+        written["ingest"] = {**(written.get("ingest") or {}), "source": choice.source}
     if days is not None:
         written["data"] = {"from": days[0].isoformat(), "to": days[1].isoformat()}
     if written != document:
         path.write_text(yaml.safe_dump(written, sort_keys=False))
+
+
+def _size_file(workspace: Path, size: str) -> Path:
+    path = workspace / SIZES / f"{size}.yaml"
+    known = [FULL, *sorted(found.stem for found in (workspace / SIZES).glob("*.yaml"))]
+    if size not in known:
+        raise ConfigError(f"there is no size {size!r}", legal(known), f"add {SIZES}/{size}.yaml and commit it")
+    return path
+
+
+def _laid_over(below: Any, above: Any) -> Any:
+    """Lay one document over another: mappings key by key, anything else as a whole."""
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return above
+    return below | {key: _laid_over(below.get(key), value) for key, value in above.items()}
 
 
 def dates_as_text(value: Any) -> Any:
@@ -142,11 +185,22 @@ def problems(workspace: Path) -> list[str]:
     return load("problems", list[str], workspace / paths.PARAMS)
 
 
+def offered(folder: Path) -> list[str]:
+    """The problems that a night from ``folder`` is about: what :data:`PROBLEMS_ENV` says, else ``params.yaml``."""
+    named = [name.strip() for name in os.environ.get(PROBLEMS_ENV, "").split(",") if name.strip()]
+    return named or problems(folder)
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command line."""
     parser.add_argument("--run-id", required=True, help="the Airflow run id")
     parser.add_argument("--from", dest="first", type=date.fromisoformat, help="first day, YYYY-MM-DD")
     parser.add_argument("--to", dest="last", type=date.fromisoformat, help="last day, included")
+    parser.add_argument(
+        "--problem", dest="problems", action="append", default=[], help="only this one; may be repeated"
+    )
+    parser.add_argument("--source", help="another ingest.source than that of params.yaml")
+    parser.add_argument("--size", default=FULL, help=f"{FULL}, or a file of {SIZES}/ to lay over params.yaml")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -156,7 +210,8 @@ def run(options: argparse.Namespace) -> int:
     if options.first and options.first > options.last:
         raise ConfigError(f"--from {options.first} is after --to {options.last}", "from on or before to")
     days = (options.first, options.last) if options.first else None
-    workspace = create(options.run_id, source=repository(), home=var(), days=days)
+    choice = Choice(days, tuple(options.problems), options.source, options.size)
+    workspace = create(options.run_id, source=repository(), home=var(), choice=choice)
     plan = {"path": str(workspace), "train": stages(workspace)["train"], "problems": problems(workspace)}
     sys.stdout.write(json.dumps(plan) + "\n")
     return 0

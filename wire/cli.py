@@ -43,6 +43,7 @@ VERBS: Table = {
         "push": ("pipeline.push:main", "send the approved bundle to the service"),
         "verify": ("pipeline.verify_live:main", "ask the service what is live and record it"),
         "registry": ("pipeline.registry.command:main", "list, show, verify, restore: records and bundles"),
+        "runs": ("pipeline.registry.nights:main", "what became of each night: verdict, SLA, cost, who answered"),
         "keys": ("pipeline.registry.keys:main", "list, rotate, retire, revoke: the keys that sign"),
         "serve": ("placement.__main__:main", "run the placement service"),
         "migrate": (
@@ -66,6 +67,7 @@ VERBS: Table = {
     "used by the DAGs and by make": {
         "workspace": ("pipeline.workspace:main", "prepare a run's clone and say what it maps over"),
         "question": ("pipeline.approval:main", "print what a person is asked before a policy goes live"),
+        "notify": ("pipeline.notify:main", "tell people by mail or webhook"),
         "contracts": ("pipeline.contracts.__main__:main", "rewrite docs/contracts after a deliberate change"),
         "stages": ("pipeline.stages:main", "hold dvc.yaml to the code that its stages run"),
     },

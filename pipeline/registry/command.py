@@ -67,8 +67,14 @@ def _verify(arguments: argparse.Namespace) -> int:
     return EXIT_FINDINGS if findings else 0
 
 
+def _look() -> Chain:
+    """Open the registry for reading: where there is none, none is made."""
+    places.require_registry()
+    return Chain.open()
+
+
 def _lineage(arguments: argparse.Namespace) -> int:
-    chain = Chain.open()
+    chain = _look()
     thread = lineage.trace(chain, arguments.digest)
     if arguments.json:
         _print([msgspec.json.encode(thread).decode()])
@@ -129,14 +135,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         command.set_defaults(run=run)
         return command
 
-    one = add("list", "what is live, and every record", _printer(lambda a: views.listing(Chain.open(), a.problem)))
+    one = add("list", "what is live, and every record", _printer(lambda a: views.listing(_look(), a.problem)))
     one.add_argument("--problem", choices=problems.names())
-    one = add("show", "one record in full", _printer(lambda a: views.shown(Chain.open(), a.record).splitlines()))
+    one = add("show", "one record in full", _printer(lambda a: views.shown(_look(), a.record).splitlines()))
     one.add_argument("record", help="sequence, or digest (its beginning is enough)")
     one = add(
         "diff",
         "in what two bundles differ: code, data, params, metrics",
-        _printer(lambda a: views.difference(Chain.open(), a.first, a.second)),
+        _printer(lambda a: views.difference(_look(), a.first, a.second)),
     )
     one.add_argument("first")
     one.add_argument("second")

@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from pipeline.errors import RegistryError
 from pipeline.settings import var
 from wire import environment
 from wire.errors import ConfigError
@@ -25,6 +26,16 @@ def registry_remote() -> str:
 def is_embedded() -> bool:
     """Whether the git remote is our own repository under ``var/``."""
     return not os.environ.get(REGISTRY_ENV)
+
+
+def require_registry() -> None:
+    """Raise where there is no registry: who only reads makes none."""
+    if is_embedded() and not (var() / "registry.git").exists():
+        raise RegistryError(
+            f"there is no registry at {var() / 'registry.git'}",
+            "the registry of earlier nights; nothing was made",
+            f"run it where make run was, or set {environment.VAR} or {REGISTRY_ENV}",
+        )
 
 
 def registry_mirror() -> Path:

@@ -1,11 +1,13 @@
 """The DAG as Airflow sees it: structure, names, and what may be imported at parse time."""
 
+import hashlib
 import itertools
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -38,7 +40,8 @@ def test_tasks_of_the_stages_have_the_names_of_the_stages(dag):
 
 
 def test_the_night_goes_stage_by_stage_to_a_person_and_then_to_production(dag):
-    chain = ["ingest", "clean", "validate", "calibrate", "train", "export", "evaluate", "gate", "record", "report"]
+    chain = ["ingest", "clean", "validate", "calibrate", "trainings", "train", "trained", "export", "evaluate", "gate"]
+    chain += ["record", "report"]
     chain += ["approve", "promote", "push", "verify"]
     for before, after in itertools.pairwise(chain):
         assert after in downstream(dag, before), f"{before} -> {after}"
@@ -75,12 +78,16 @@ def test_the_question_comes_from_the_registry_and_goes_to_the_approvers_alone(mo
     def ask(self, context):
         raise Asked(self.subject, self.body)
 
+    told = []
     monkeypatch.setattr(approval_task, "call", call)
+    monkeypatch.setattr(approval_task, "tell", lambda *words, **more: told.append((*words, more["link"])))
+    monkeypatch.setattr(approval_task, "page_of", lambda context: "http://airflow/page")
     monkeypatch.setattr(approval_task.ApprovalOperator, "execute", ask)
     with pytest.raises(Asked) as caught:
         task.execute({"run_id": "-x"})
     assert caught.value.args == (asked["subject"], asked["body"])
     assert called == [("pipeline.approval", "--problem", "functions", "--run-id=-x")]
+    assert told == [("approval", asked["subject"], "http://airflow/page/required_actions")], "and is told about it"
 
 
 def test_no_decision_is_taken_from_an_xcom():
@@ -129,13 +136,102 @@ for path in ({str(key)!r}, "/proc/%d/environ" % os.getppid()):
     assert stages._run(command, dict(os.environ), None) == "refused refused"
 
 
-def test_parsing_loads_nothing_heavy(tmp_path):
+def test_a_failed_training_or_problem_stops_nobody_else(dag):
+    for name in ("trainings", "trained", "record"):
+        assert dag.get_task(name).trigger_rule == "all_done_min_one_success"
+    # One success must be one of the stage before, not of a task that only lists: so they have no other upstream.
+    assert dag.get_task("trainings").upstream_task_ids == {"calibrate"}
+    assert dag.get_task("trained").upstream_task_ids == {"train"}
+    assert dag.get_task("record").upstream_task_ids == {"gate"}
+
+
+def test_where_a_problem_ends_tells_what_became_of_it(dag):
+    assert downstream(dag, "report") == {"approve", "not_passed", "unchanged"}
+    leaves = {task for task in dag.task_ids if not downstream(dag, task)}
+    assert leaves == {"verify", "rejected", "not_passed", "unchanged"}
+
+
+def test_the_trigger_form_takes_one_problem_other_days_and_another_source(dag):
+    dag.params.validate()
+    assert {name: dag.params[name] for name in dag.params} == {
+        "problem": "all", "from": None, "to": None, "source": None, "size": "full",
+    }  # fmt: skip
+    assert set(dag.params.get_param("source").schema["enum"]) >= {None, "prometheus", "traces"}
+
+
+def test_the_sources_of_the_form_are_those_of_ingest():
+    from typing import get_args
+
+    from dags import nightly_retrain
+    from pipeline.ingest import SourceName
+
+    assert get_args(nightly_retrain.Source) == get_args(SourceName)
+
+
+def test_assets_are_handed_on_with_their_lineage(dag, tmp_path, monkeypatch):
+    from dags import stages
+
+    outlets = {task: [asset.name for asset in dag.get_task(task).outlets] for task in ("validate", "report", "verify")}
+    assert outlets == {"validate": ["state_windows"], "report": ["policy_candidate"], "verify": ["policy_live"]}
+    monkeypatch.setenv("LOADMASTER_VAR", str(tmp_path))
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    (tmp_path / "runs" / "one" / "dvc.lock").write_text("schema: '2.0'")
+    said = stages.lineage("one", problem="vm")
+    assert said["dvc_lock_sha256"] == hashlib.sha256(b"schema: '2.0'").hexdigest()
+    assert (said["run_id"], said["problem"]) == ("one", "vm")
+
+
+def test_late_and_failed_nights_are_told(dag, monkeypatch):
+    from dags import alerts
+
+    assert dag.deadline[0].interval.total_seconds() == 4 * 3600, "02:00 and four hours: 06:00"
+    assert dag.deadline[0].callback.path == "dags.alerts.late"
+    told = []
+    monkeypatch.setattr(alerts, "call", lambda *words: told.append(words))
+    alerts.late({"dag_run": {"dag_run_id": "scheduled__x"}})
+    alerts.failed(
+        {"dag_run": type("Run", (), {"dag_id": "nightly_retrain", "run_id": "y"})(), "reason": "task_failure"}
+    )
+    assert [words[1:3] for words in told] == [
+        ("--kind=late", "--subject=nightly_retrain has not ended by its deadline: scheduled__x"),
+        ("--kind=failed", "--subject=nightly_retrain failed: y"),
+    ]
+
+
+def test_with_many_problems_each_has_its_own_way_to_production(tmp_path):
     program = (
-        "import sys; import dags.nightly_retrain\n"
-        "print([m for m in ('torch', 'pandas', 'great_expectations', 'onnx', 'numba', 'duckdb') if m in sys.modules])"
+        "import dags.nightly_retrain as night\n"
+        "dag = night.nightly_retrain()\n"
+        "print(sorted(task for task in dag.task_ids if task.endswith('approve')), dag.get_task('vm.approve').problem)"
+    )
+    environment = {
+        **os.environ,
+        "AIRFLOW_HOME": str(tmp_path),
+        "LOADMASTER_PROBLEMS": "functions, vm",
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    }
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, cwd=ROOT, check=True
+    )
+    assert result.stdout.splitlines()[-1] == "['functions.approve', 'vm.approve'] vm"
+
+
+DAG_FILES = [path.stem for path in (ROOT / "dags").glob("*.py") if "@dag" in path.read_text()]
+
+
+@pytest.mark.parametrize("name", DAG_FILES)
+def test_parsing_is_quick_and_loads_nothing_heavy(tmp_path, name):
+    program = (
+        "import sys, time; import airflow.sdk, airflow.providers.standard.operators.hitl, airflow.configuration\n"
+        f"began = time.process_time(); import dags.{name}\n"
+        "heavy = ('torch', 'pandas', 'great_expectations', 'onnx', 'onnxruntime', 'numba', 'duckdb', 'pyarrow', "
+        "'kubernetes', 'scipy')\n"
+        "print([m for m in heavy if m in sys.modules], time.process_time() - began)"
     )
     environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env=environment, cwd=ROOT, check=True
     )
-    assert result.stdout.splitlines()[-1] == "[]"
+    loaded, _, seconds = result.stdout.splitlines()[-1].rpartition(" ")
+    assert loaded == "[]"
+    assert float(seconds) < 2.0, "of processor time, beyond Airflow itself"

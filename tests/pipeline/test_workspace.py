@@ -111,7 +111,7 @@ def days_of(path):
 
 
 def test_a_range_is_written_into_the_runs_own_parameters(source, var):
-    path = workspace.create(RUN, source=source, home=var, days=(date(2026, 1, 5), date(2026, 1, 7)))
+    path = workspace.create(RUN, source=source, home=var, choice=workspace.Choice((date(2026, 1, 5), date(2026, 1, 7))))
     assert days_of(path) == {"from": "2026-01-05", "to": "2026-01-07"}, "DVC refuses parameters that are dates"
     assert days_of(source) == {"from": None, "to": None}
 
