@@ -148,7 +148,7 @@ def promotion(problem: str, group: TaskGroup) -> None:
         print(f"{problem}: {verdict['outcome']}: {verdict['reason']}")  # noqa: T201
         annotate(context)
         goes_to = {"pass": "approve", "unchanged": "unchanged"}.get(verdict["outcome"], "not_passed")
-        return group.child_id(goes_to)
+        return str(group.child_id(goes_to))
 
     approve = PolicyApproval(
         task_id="approve",

@@ -50,7 +50,8 @@ class Question(msgspec.Struct, frozen=True):
     run_id: str
     commit: str
     digest: str
-    report_sha256: str
+    report_sha256: str | None
+    """None where no gate is behind it: going back needs an answer, not a verdict."""
     outcome: str
     reason: str
     """The gate's headline."""

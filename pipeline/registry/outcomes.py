@@ -14,7 +14,7 @@ from pipeline.registry.records import FLIPS, OFF, changes
 from pipeline.registry.service import Refused, live_policy, policy_state, push_bundle
 from pipeline.registry.service import roll_back as flip_back
 from wire.contracts.policies import LivePolicy
-from wire.contracts.record import PromotionRecord, State
+from wire.contracts.record import Answer, PromotionRecord, State
 
 
 def settle(approved: PromotionRecord, state: State, reason: str, *, loaded_at: str | None = None) -> PromotionRecord:
@@ -67,7 +67,9 @@ def reconcile(problem: str, url: str) -> PromotionRecord | None:
     return _record_flip(problem, url, answer, approver=None, reason=f"{url} flipped to it")
 
 
-def roll_back(problem: str, url: str, *, approver: str, reason: str, to: str | None = None) -> PromotionRecord:
+def roll_back(
+    problem: str, url: str, *, approver: str, reason: str, to: str | None = None, answer: Answer | None = None
+) -> PromotionRecord:
     """Go back to a policy that was live once, and record who wanted it and why.
 
     What the service ran before it still holds: it flips, and the record follows. Any other is pushed again, with a
@@ -80,35 +82,36 @@ def roll_back(problem: str, url: str, *, approver: str, reason: str, to: str | N
         approver: The person who decided; there must be one.
         reason: Their words.
         to: The digest to end on, or its beginning; without it, what was live before.
+        answer: What Airflow keeps of their answer; without it, the word of whoever holds the key.
     """
     terminal.refuse_nobody(approver)
-    answer, chain = live_policy(url, problem), Chain.open()
+    said, chain = live_policy(url, problem), Chain.open()
     live = _settled(chain, problem)
     reason = reason or "no comment given"
     off = changes(chain.of(problem))[-1:]
-    if live is None and off and answer is None:
+    if live is None and off and said is None:
         before = chain.approved(problem, _once_live(chain, problem, to) if to is not None else off[0].digest)
         assert before is not None  # noqa: S101  (the chain takes no flip to what was never approved)
-        return _push_again(problem, url, before, approver=approver, reason=reason)
-    if live is None or answer is None:
+        return _push_again(problem, url, before, approver=approver, reason=reason, given=answer)
+    if live is None or said is None:
         raise RegistryError(
             f"{problem}: no policy is live",
             "one to go back from",
             "python -m pipeline.verify_live --reconcile first, if the service was switched off",
         )
-    if not _is(answer, live):
+    if not _is(said, live):
         # Either an earlier attempt flipped and did not live to record it, or somebody else did: no second flip.
-        if to is not None and not _begins(answer.digest, to):
-            raise RegistryError(f"{problem}: {url} flipped to {_describe(answer)} meanwhile", f"{to} to be live")
-        return _record_flip(problem, url, answer, approver=approver, reason=reason)
+        if to is not None and not _begins(said.digest, to):
+            raise RegistryError(f"{problem}: {url} flipped to {_describe(said)} meanwhile", f"{to} to be live")
+        return _record_flip(problem, url, said, approver=approver, reason=reason, given=answer)
     if to is not None and _begins(live.digest, to):
         return live
     if to is None and live.state == "rolled_back":
         raise RegistryError(
             f"{problem} was rolled back already: {_describe_live(live)} is live (record {live.sequence})",
-            fix=f"nothing was changed; --to {answer.previous_digest} flips forward again",
+            fix=f"nothing was changed; --to {said.previous_digest} flips forward again",
         )
-    target = _once_live(chain, problem, to) if to is not None else answer.previous_digest
+    target = _once_live(chain, problem, to) if to is not None else said.previous_digest
     before = chain.approved(problem, target) if target else None
     if target is None or before is None:
         raise RegistryError(
@@ -117,13 +120,13 @@ def roll_back(problem: str, url: str, *, approver: str, reason: str, to: str | N
             "python -m pipeline.registry list shows what was live; --to names it",
         )
     # The service would refuse what a withdrawn key signed, unless it has not heard of that yet.
-    if bundles.signed_by_retired(chain, before) or target != answer.previous_digest:
-        return _push_again(problem, url, before, approver=approver, reason=reason)
+    if bundles.signed_by_retired(chain, before) or target != said.previous_digest:
+        return _push_again(problem, url, before, approver=approver, reason=reason, given=answer)
     flip_back(url, problem, live_digest=live.digest, counter=chain.counter(problem) + 1)
     after = live_policy(url, problem)
     if after is None or after.digest != target:
         raise PushError(f"{problem}: {url} reports {_describe(after)} after the rollback", target)
-    return _record_flip(problem, url, after, approver=approver, reason=reason)
+    return _record_flip(problem, url, after, approver=approver, reason=reason, given=answer)
 
 
 def _once_live(chain: Chain, problem: str, to: str) -> str:
@@ -138,9 +141,11 @@ def _once_live(chain: Chain, problem: str, to: str) -> str:
     return found.pop()
 
 
-def _push_again(problem: str, url: str, before: PromotionRecord, *, approver: str, reason: str) -> PromotionRecord:
+def _push_again(
+    problem: str, url: str, before: PromotionRecord, *, approver: str, reason: str, given: Answer | None = None
+) -> PromotionRecord:
     """Sign the decision to go back to an older policy, hand it to the service with that, and ask what it runs."""
-    given = terminal.typed(approver, digest=before.digest, report_sha256=None)
+    given = given or terminal.typed(approver, digest=before.digest, report_sha256=None)
     sha256, files = before.bundle_sha256, {}
     chain = Chain.open()
     if bundles.signed_by_retired(chain, before):
@@ -189,11 +194,16 @@ def _settled(chain: Chain, problem: str) -> PromotionRecord | None:
 
 
 def _record_flip(
-    problem: str, url: str, answer: LivePolicy | None, *, approver: str | None, reason: str
+    problem: str,
+    url: str,
+    answer: LivePolicy | None,
+    *,
+    approver: str | None,
+    reason: str,
+    given: Answer | None = None,
 ) -> PromotionRecord:
     """Write that the service runs an earlier policy again."""
-    given = None
-    if approver is not None and answer is not None and answer.digest is not None:
+    if given is None and approver is not None and answer is not None and answer.digest is not None:
         given = terminal.typed(approver, digest=answer.digest, report_sha256=None)
 
     def decide(chain: Chain) -> PromotionRecord:

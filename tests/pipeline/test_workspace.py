@@ -145,3 +145,38 @@ def test_dates_without_quotes_become_text_that_dvc_takes(source, var):
     )
     git(source, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qam", "bare dates")
     assert days_of(workspace.create(RUN, source=source, home=var)) == {"from": "2026-01-05", "to": "2026-01-06"}
+
+
+def test_what_was_chosen_for_one_run_is_written_into_its_parameters_alone(source, var):
+    (source / "params.yaml").write_text(
+        PARAMS.replace("[functions]", "[functions, vm]") + "ingest: {source: sample, x: 1}\n"
+    )
+    (source / "sizes").mkdir()
+    (source / "sizes" / "demo.yaml").write_text("ingest: {x: 2}\n")
+    git(source, "add", "-A")
+    git(source, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "sizes")
+    choice = workspace.Choice(problems=("vm",), source="traces", size="demo")
+    path = workspace.create(RUN, source=source, home=var, choice=choice)
+    written = yaml.safe_load((path / "params.yaml").read_text())
+    assert written["problems"] == ["vm"]
+    assert written["ingest"] == {"source": "traces", "x": 2}
+    assert workspace.problems(source) == ["functions", "vm"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        (workspace.Choice(problems=("cats",)), "'cats' is none of this night's problems"),
+        (workspace.Choice(size="huge"), "there is no size 'huge'"),
+    ],
+)
+def test_a_choice_that_does_not_exist_is_refused_and_leaves_no_workspace(source, var, choice, message):
+    with pytest.raises(ConfigError, match=message):
+        workspace.create(RUN, source=source, home=var, choice=choice)
+    assert not places.workspace(RUN, var).exists()
+
+
+def test_other_problems_can_be_tried_without_a_commit(source, var, monkeypatch):
+    monkeypatch.setenv("LOADMASTER_PROBLEMS", "functions, vm")
+    path = workspace.create(RUN, source=source, home=var)
+    assert workspace.problems(path) == ["functions", "vm"]

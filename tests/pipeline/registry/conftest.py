@@ -29,7 +29,7 @@ from pipeline.registry.records import path_of, signature_path_of
 from wire import records as wire_records
 from wire import signatures
 from wire.contracts import encode
-from wire.contracts.policies import RECORD_FILE, RECORD_SIGNATURE_FILE, Policies
+from wire.contracts.policies import COUNTER_HEADER, RECORD_FILE, RECORD_SIGNATURE_FILE, Policies
 from wire.contracts.record import PromotionRecord, record_sha256
 
 STAGES = """
@@ -168,6 +168,18 @@ class FakeService:
             def do_PUT(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 self._send(*service.take(self.path.rsplit("/", 1)[1], dict(self.headers), body))
+
+            def do_POST(self) -> None:
+                problem = self.path.split("/")[3]
+                live = service.policies[problem]
+                assert live is not None
+                service.policies[problem] = {
+                    "digest": live["previous_digest"],
+                    "counter": int(self.headers[COUNTER_HEADER]),
+                    "previous_digest": live["digest"],
+                    "loaded_at": "2026-11-16T10:00:00+00:00",
+                }
+                self._send(200, {})
 
             def _send(self, code: int, document: object) -> None:
                 data = json.dumps(document).encode()
