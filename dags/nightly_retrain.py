@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from airflow.providers.standard.operators.empty import EmptyOperator
@@ -126,6 +127,11 @@ def made(run_id: str, what: str) -> list[str]:
     return [problem for problem in PROBLEMS if any(folder.glob(f"{problem}/[!.]*"))]
 
 
+def report_of(run_id: str, problem: str) -> Path:
+    """Name the gate's report of a run."""
+    return places.workspace(run_id) / "data" / "gate" / problem / "report.json"
+
+
 def promotion(problem: str, group: TaskGroup) -> None:
     """Wire the way to production for one problem: nothing moves without a passed gate and a named person."""
     approve_id = group.child_id("approve")
@@ -137,7 +143,7 @@ def promotion(problem: str, group: TaskGroup) -> None:
         folder = places.workspace(context["run_id"])
         if problem not in workspace_of_run.problems(folder):
             raise AirflowSkipException(f"this run is not about {problem}")
-        path = folder / "data" / "gate" / problem / "report.json"
+        path = report_of(context["run_id"], problem)
         if not path.is_file():
             raise AirflowFailException(f"{problem} got to no verdict: see which of its stages failed")
         verdict = json.loads(path.read_text())
@@ -181,6 +187,9 @@ def promotion(problem: str, group: TaskGroup) -> None:
     def rejected(problem: str) -> str:
         """Keep the record of a rejection or a time-out; skipped when no approval was asked for."""
         context = get_current_context()
+        path = report_of(context["run_id"], problem)
+        if not path.is_file() or json.loads(path.read_text())["outcome"] != "pass":
+            raise AirflowSkipException("nobody was asked")
         said = decide(problem, "--reject")
         if said.endswith(approval.NO_REJECTION):
             raise AirflowSkipException(said)

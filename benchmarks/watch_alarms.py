@@ -1,0 +1,112 @@
+"""How often watch_live cries wolf, and how soon it sees a shift: simulated weeks of every problem's signals.
+
+    python benchmarks/watch_alarms.py --out docs/results
+
+Each trial: fourteen reference days, then a month nobody has shifted, looked at every quarter of an hour (2,688 looks):
+alarms are false. Then the same month with a shift at a random moment: minutes until the alarm. The load has a daily and a
+weekly rhythm, noise that lasts for hours (autocorrelated), days that are busier than others, and series that differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.watch import drift
+
+STEP_S = 300
+REFERENCE_DAYS, WATCHED_DAYS = 14, 28
+WORLDS = {
+    # problem: series, share of the daily rhythm, spread of days, persistence and size of the noise
+    "vm": {"series": 12, "rhythm": 0.3, "days": 0.08, "last": 0.97, "noise": 0.15},
+    "pods": {"series": 20, "rhythm": 0.4, "days": 0.10, "last": 0.95, "noise": 0.20},
+    "functions": {"series": 16, "rhythm": 0.6, "days": 0.15, "last": 0.90, "noise": 0.30},
+    "workflow": {"series": 8, "rhythm": 0.5, "days": 0.15, "last": 0.90, "noise": 0.35},
+    "jobs": {"series": 10, "rhythm": 0.2, "days": 0.20, "last": 0.98, "noise": 0.30},
+}
+SHIFTS = {"load x2": 2.0, "load x1.5": 1.5, "load x0.5": 0.5}
+
+
+def world(rng: np.random.Generator, spec: dict[str, float]) -> np.ndarray:
+    """Return a signal [steps, series] over reference and watched days."""
+    steps = (REFERENCE_DAYS + WATCHED_DAYS) * drift.DAY_S // STEP_S
+    at = np.arange(steps) * STEP_S
+    daily = 1 + spec["rhythm"] * np.sin(2 * np.pi * at / drift.DAY_S)
+    weekend = np.where((at // drift.DAY_S) % 7 >= 5, 1 - spec["rhythm"] / 3, 1.0)
+    day = np.exp(rng.normal(0, spec["days"], REFERENCE_DAYS + WATCHED_DAYS))[at // drift.DAY_S]
+    series = int(spec["series"])
+    noise = np.empty((steps, series))
+    noise[0] = rng.normal(0, spec["noise"], series)
+    kicks = rng.normal(0, spec["noise"] * np.sqrt(1 - spec["last"] ** 2), (steps, series))
+    for step in range(1, steps):
+        noise[step] = spec["last"] * noise[step - 1] + kicks[step]
+    level = np.exp(rng.normal(0, 0.5, series))
+    return (daily * weekend * day)[:, None] * level * np.exp(noise)
+
+
+def alarms(values: np.ndarray, known: drift.Reference, begin: int, end: int) -> list[int]:
+    """Steps at which an alarm begins: two looks in a row beyond the limit, then silence for a day."""
+    per_look, per_slot, found, row, quiet = 900 // STEP_S, drift.SLOT_S // STEP_S, [], 0, 0
+    for step in range(begin - begin % per_look, end, per_look):
+        seen_now = values[step - per_slot : step]
+        seen = drift.look(known, step * STEP_S, {str(name): seen_now[:, name] for name in range(seen_now.shape[1])})
+        row = row + 1 if seen and seen.beyond else 0
+        if row >= drift.LOOKS and step >= quiet:
+            found.append(step)
+            quiet = step + drift.DAY_S // STEP_S
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    began, cpu, rows = time.monotonic(), time.process_time(), {}
+    first = REFERENCE_DAYS * drift.DAY_S // STEP_S
+    for place, (problem, spec) in enumerate(WORLDS.items()):
+        false, delays = 0, {name: [] for name in SHIFTS}
+        for trial in range(options.trials):
+            rng = np.random.default_rng([options.seed, place, trial])
+            values = world(rng, spec)
+            at = np.arange(first) * float(STEP_S)
+            known = drift.reference({str(name): (at, values[:first, name]) for name in range(values.shape[1])})
+            assert known is not None
+            false += len(alarms(values, known, first, len(values)))
+            for name, factor in SHIFTS.items():
+                shift = first + int(rng.integers(0, 20 * drift.DAY_S // STEP_S))
+                moved = values.copy()
+                moved[shift:] *= factor
+                found = alarms(moved, known, shift, shift + 2 * drift.DAY_S // STEP_S)
+                delays[name].append((found[0] - shift) * STEP_S / 60 if found else None)
+        rows[problem] = {
+            "weeks": 4 * options.trials,
+            "false_alarms": false,
+            "false_alarms_per_four_weeks": round(false / options.trials, 3),
+            "detection": {
+                name: {
+                    "within_an_hour": round(sum(d is not None and d <= 60 for d in found) / len(found), 2),
+                    "median_minutes": float(np.median([d if d is not None else 2880 for d in found])),
+                    "missed_in_two_days": sum(d is None for d in found),
+                }
+                for name, found in delays.items()
+            },
+        }
+    result = {
+        "benchmark": "watch_alarms", "trials": options.trials, "seed": options.seed, "problems": rows,
+        "cpu_s": round(time.process_time() - cpu, 1), "wall_s": round(time.monotonic() - began, 1),
+        "load_average": os.getloadavg()[0],
+    }  # fmt: skip
+    if options.out:
+        (options.out / "watch_alarms.json").write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
