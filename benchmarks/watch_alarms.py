@@ -3,8 +3,8 @@
     python benchmarks/watch_alarms.py --out docs/results
 
 Each trial: fourteen reference days, then a month nobody has shifted, looked at every quarter of an hour (2,688 looks):
-alarms are false. Then the same month with a shift at a random moment: minutes until the alarm. The load has a daily and a
-weekly rhythm, noise that lasts for hours (autocorrelated), days that are busier than others, and series that differ.
+alarms are false. Then the same month with a shift at a random moment: minutes until the alarm. The load has a daily
+and a weekly rhythm, noise that lasts for hours (autocorrelated), busier and calmer days, and series that differ.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Watching what is live: service level and cost against the gate's promise, drift of features and actions, fallbacks."""
+"""Watching what is live: service level against the gate's promise, drift of features and actions, fallbacks."""

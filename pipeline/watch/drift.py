@@ -1,11 +1,10 @@
 """Drift of a signal: the population stability index of the last half hour against the same time on the reference days.
 
-Series differ in size more than any shift would change them, so each value is taken relative to the median of its own
-series on the reference days. An hour at night is not an average hour, so it is held against the hours around it on the days the policy learned from.
-And an index has noise: a few series over half an hour differ from the rest by chance, and samples that follow each other are
-no independent samples. So the limit is not a constant alone: each reference day in turn is held against the others, and
-an alarm needs more than the worst half hour that those days themselves have shown (:attr:`Reference.limits`). It also needs
-two looks in a row (:data:`LOOKS`).
+Series differ in size, and nights from days, more than any shift would change them: so each value is taken relative to
+the median of its own series and to what is usual at that time of the day. An index has noise: a few series over half an
+hour differ from the rest by chance, and samples that follow each other are no independent samples. So the limit is no
+constant: each reference day in turn is held against the others, and an alarm needs more than the worst half hour that
+those days themselves have shown (:attr:`Reference.limits`), in two looks in a row (:data:`LOOKS`).
 
 PSI = Σ (now - then) · ln(now / then) over bins; 0.1 is worth a look, 0.2 is the custom to act on.
 """
@@ -24,7 +23,7 @@ OUTSIDE = 0.002
 """Share of the reference beyond the outermost edges: what was hardly ever seen has bins of its own."""
 ACT = 0.2
 """Never an alarm below this."""
-HEADROOM = 1.5
+HEADROOM = 1.6
 """Times the worst the reference days have shown among themselves: they are few, and the next may be a little worse."""
 AROUND = 2
 """Slots before and after that count as the same time of the day."""
@@ -34,7 +33,7 @@ SMALLEST = 1e-3
 """Share that an empty bin counts as: keeps the logarithm finite."""
 DAY_S = 86_400
 SLOT_S = 1800
-"""What one look sees: half an hour, so that two looks in a row that see nothing but a shift are done within the hour."""
+"""What one look sees: half an hour, so that two looks that see nothing but a shift are done within the hour."""
 SLOTS = DAY_S // SLOT_S
 
 
@@ -43,6 +42,8 @@ class Reference(msgspec.Struct, frozen=True):
 
     scales: dict[str, float]
     """Series -> its median on the reference days; what is new is held against the median of those."""
+    profile: list[float]
+    """Half hour of the day -> the usual value there, relative to the medians."""
     edges: list[float]
     """Inner edges of the bins."""
     shares: list[list[float]]
@@ -83,11 +84,13 @@ def reference(series: Samples) -> Reference | None:
     scales = {name: scale_of(v) for name, (_, v) in finite.items()}
     time_s = np.concatenate([at for at, _ in finite.values()])
     values = np.concatenate([v / scales[name] for name, (_, v) in finite.items()])
+    slot_of = ((time_s % DAY_S) // SLOT_S).astype(np.intp)
+    profile = np.array([_usual(values, slot_of, slot) for slot in range(SLOTS)])
+    values = values / profile[slot_of]
     edges = np.unique(np.quantile(values, [OUTSIDE, *np.linspace(0, 1, BINS + 1)[1:-1], 1 - OUTSIDE]))
     days, day_of = np.unique(time_s // DAY_S, return_inverse=True)
     if len(days) < 3:
         return None
-    slot_of = ((time_s % DAY_S) // SLOT_S).astype(np.intp)
     table = np.zeros((len(days), SLOTS, len(edges) + 1))
     np.add.at(table, (day_of, slot_of, np.searchsorted(edges, values, side="right")), 1.0)
     near = np.stack([_around(table, slot) for slot in range(SLOTS)], axis=1)
@@ -102,7 +105,13 @@ def reference(series: Samples) -> Reference | None:
         ]
         limits.append(max(ACT, HEADROOM * max(seen, default=ACT)))
     totals = np.maximum(shares.sum(axis=1, keepdims=True), 1e-12)
-    return Reference(scales, edges.tolist(), (shares / totals).tolist(), limits, len(days))
+    return Reference(scales, profile.tolist(), edges.tolist(), (shares / totals).tolist(), limits, len(days))
+
+
+def _usual(values: Floats, slot_of: NDArray[np.intp], slot: int) -> float:
+    """Median of the values around a time of the day."""
+    apart = np.abs(slot_of - slot)
+    return scale_of(values[np.minimum(apart, SLOTS - apart) <= AROUND])
 
 
 def _around(table: Floats, slot: int) -> Floats:
@@ -131,7 +140,7 @@ def look(known: Reference, now_s: float, series: dict[str, Floats]) -> Look | No
     if len(values) == 0:
         return None
     slot = int(now_s % DAY_S // SLOT_S)
-    found = counts(values, np.asarray(known.edges))
+    found = counts(values / known.profile[slot], np.asarray(known.edges))
     # What is looked at lies in two slots: the kinder of both counts.
     both = (slot, (slot - 1) % SLOTS)
     indices = {one: psi(found, np.asarray(known.shares[one])) for one in both}
