@@ -32,7 +32,7 @@ WORLDS = {
 SHIFTS = {"load x2": 2.0, "load x1.5": 1.5, "load x0.5": 0.5}
 
 
-def world(rng: np.random.Generator, spec: dict[str, float]) -> np.ndarray:
+def world(rng: np.random.Generator, spec: dict[str, float]) -> drift.Floats:
     """Return a signal [steps, series] over reference and watched days."""
     steps = (REFERENCE_DAYS + WATCHED_DAYS) * drift.DAY_S // STEP_S
     at = np.arange(steps) * STEP_S
@@ -49,7 +49,7 @@ def world(rng: np.random.Generator, spec: dict[str, float]) -> np.ndarray:
     return (daily * weekend * day)[:, None] * level * np.exp(noise)
 
 
-def alarms(values: np.ndarray, known: drift.Reference, begin: int, end: int) -> list[int]:
+def alarms(values: drift.Floats, known: drift.Reference, begin: int, end: int) -> list[int]:
     """Steps at which an alarm begins: two looks in a row beyond the limit, then silence for a day."""
     per_look, per_slot, found, row, quiet = 900 // STEP_S, drift.SLOT_S // STEP_S, [], 0, 0
     for step in range(begin - begin % per_look, end, per_look):
@@ -71,11 +71,12 @@ def main() -> None:
     began, cpu, rows = time.monotonic(), time.process_time(), {}
     first = REFERENCE_DAYS * drift.DAY_S // STEP_S
     for place, (problem, spec) in enumerate(WORLDS.items()):
-        false, delays = 0, {name: [] for name in SHIFTS}
+        false = 0
+        delays: dict[str, list[float | None]] = {name: [] for name in SHIFTS}
         for trial in range(options.trials):
             rng = np.random.default_rng([options.seed, place, trial])
             values = world(rng, spec)
-            at = np.arange(first) * float(STEP_S)
+            at = np.arange(first, dtype=np.float64) * STEP_S
             known = drift.reference({str(name): (at, values[:first, name]) for name in range(values.shape[1])})
             assert known is not None
             false += len(alarms(values, known, first, len(values)))

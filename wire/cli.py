@@ -44,6 +44,7 @@ VERBS: Table = {
         "verify": ("pipeline.verify_live:main", "ask the service what is live and record it"),
         "registry": ("pipeline.registry.command:main", "list, show, verify, restore: records and bundles"),
         "runs": ("pipeline.registry.nights:main", "what became of each night: verdict, SLA, cost, who answered"),
+        "watch": ("pipeline.watch.command:main", "what is live beside what was promised and what is usual"),
         "keys": ("pipeline.registry.keys:main", "list, rotate, retire, revoke: the keys that sign"),
         "serve": ("placement.__main__:main", "run the placement service"),
         "migrate": (

@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 BINS = 8
 """Quantiles of the reference; more bins find smaller changes and need more samples."""
 OUTSIDE = 0.002
-"""Share of the reference beyond the outermost edges: what was hardly ever seen has bins of its own."""
+"""Share of the reference in each of its outermost bins; beyond them lies what was never seen."""
 ACT = 0.2
 """Never an alarm below this."""
 HEADROOM = 1.6
@@ -86,8 +86,9 @@ def reference(series: Samples) -> Reference | None:
     values = np.concatenate([v / scales[name] for name, (_, v) in finite.items()])
     slot_of = ((time_s % DAY_S) // SLOT_S).astype(np.intp)
     profile = np.array([_usual(values, slot_of, slot) for slot in range(SLOTS)])
-    values = values / profile[slot_of]
-    edges = np.unique(np.quantile(values, [OUTSIDE, *np.linspace(0, 1, BINS + 1)[1:-1], 1 - OUTSIDE]))
+    values = values / _at(profile, time_s)
+    inner = np.quantile(values, [OUTSIDE, *np.linspace(0, 1, BINS + 1)[1:-1], 1 - OUTSIDE])
+    edges = np.unique([values.min(), *inner, np.nextafter(values.max(), np.inf)])
     days, day_of = np.unique(time_s // DAY_S, return_inverse=True)
     if len(days) < 3:
         return None
@@ -112,6 +113,12 @@ def _usual(values: Floats, slot_of: NDArray[np.intp], slot: int) -> float:
     """Median of the values around a time of the day."""
     apart = np.abs(slot_of - slot)
     return scale_of(values[np.minimum(apart, SLOTS - apart) <= AROUND])
+
+
+def _at(profile: Floats, time_s: Floats) -> Floats:
+    """Return the usual value at any time of the day."""
+    centres = (np.arange(SLOTS) + 0.5) * SLOT_S
+    return np.asarray(np.interp(time_s % DAY_S, centres, profile, period=DAY_S))
 
 
 def _around(table: Floats, slot: int) -> Floats:
@@ -139,10 +146,12 @@ def look(known: Reference, now_s: float, series: dict[str, Floats]) -> Look | No
     values = values[np.isfinite(values)]
     if len(values) == 0:
         return None
-    slot = int(now_s % DAY_S // SLOT_S)
-    found = counts(values / known.profile[slot], np.asarray(known.edges))
+    middle_s = now_s - SLOT_S / 2
+    slot = int(middle_s % DAY_S // SLOT_S)
+    usual_now = _at(np.asarray(known.profile), np.array([middle_s]))
+    found = counts(values / usual_now, np.asarray(known.edges))
     # What is looked at lies in two slots: the kinder of both counts.
-    both = (slot, (slot - 1) % SLOTS)
+    both = (slot, (slot + 1) % SLOTS)
     indices = {one: psi(found, np.asarray(known.shares[one])) for one in both}
     best = min(both, key=lambda one: indices[one] / known.limits[one])
     return Look(indices[best], known.limits[best], len(values))

@@ -1,0 +1,104 @@
+"""watch_live: every quarter of an hour, is what is live as good as it was promised, and is the world still the same?
+
+reconcile (what the service did by itself is recorded) → look → for each problem: `open_rollback` asks a person to go
+back when service level, cost or fallbacks are beyond the promise; `start_retrain` trains early when features or actions
+have drifted. Each at most once a day. The figures are a page (`var/watch/index.html`) and metrics for Prometheus.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import timedelta
+from typing import Any
+
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.sdk import CronTriggerTimetable, TaskGroup, dag, get_current_context, task
+from airflow.sdk.exceptions import AirflowSkipException
+
+from dags import alerts
+from dags.stages import call, signed_call
+from pipeline import workspace
+
+SERVICE_URL = os.environ.get("LOADMASTER_SERVICE_URL", "http://127.0.0.1:8100")
+PROBLEMS = workspace.offered(workspace.repository())
+
+
+@dag(
+    schedule=CronTriggerTimetable("*/15 * * * *", timezone="UTC"),
+    catchup=False,
+    max_active_runs=1,
+    dagrun_timeout=timedelta(minutes=14),
+    default_args={"retries": 0},
+    on_failure_callback=alerts.failed,
+    tags=["loadmaster"],
+    doc_md=__doc__,
+)
+def watch_live() -> None:
+    """Wire the watch."""
+
+    @task
+    def reconcile() -> str:
+        """Record flips that the service made by itself; a service that does not answer is told, and looked at."""
+        said = []
+        for problem in PROBLEMS:
+            try:
+                word = signed_call("pipeline.verify_live", "--problem", problem, "--url", SERVICE_URL, "--reconcile")
+            except RuntimeError as error:
+                word = f"{problem}: {error}"
+                alerts.tell("failed", f"watch_live could not reconcile {problem}", body=str(error))
+            if "nothing to reconcile" not in word:
+                said.append(word)
+        return "\n".join(said)
+
+    @task(trigger_rule="all_done")
+    def look() -> dict[str, Any]:
+        """Look at everything that is live."""
+        found: dict[str, Any] = json.loads(call("pipeline.watch", "--json"))
+        if found["late"]:
+            alerts.tell("late", "no night has ended by 06:00", body=found["late"])
+        return {one["problem"]: one for one in found["seen"]}
+
+    def wants(problem: str, kind: str, found: dict[str, Any]) -> str:
+        reason = str(found.get(problem, {}).get(kind, ""))
+        if not reason:
+            raise AirflowSkipException(f"no reason for a {kind} of {problem}")
+        context = get_current_context()
+        alerts.tell("rollback" if kind == "rollback" else "drift", f"{problem}: {reason}", link=alerts.page_of(context))
+        return reason
+
+    found = look()
+    reconcile() >> found
+    for problem in PROBLEMS:
+        with TaskGroup(problem):
+
+            @task
+            def beyond_promise(found: dict[str, Any], problem: str = problem) -> str:
+                """Whether a person should be asked to go back."""
+                return wants(problem, "rollback", found)
+
+            @task
+            def drifted(found: dict[str, Any], problem: str = problem) -> str:
+                """Whether training should start early."""
+                return wants(problem, "retrain", found)
+
+            day = "{{ dag_run.run_after.strftime('%Y-%m-%d') }}"
+            reason = "{{ ti.xcom_pull(task_ids='" + problem + ".beyond_promise') }}"
+            beyond_promise(found) >> TriggerDagRunOperator(
+                task_id="open_rollback",
+                trigger_dag_id="rollback",
+                # One a day: the same question is not put every quarter of an hour.
+                trigger_run_id=f"watch__{problem}__{day}",
+                conf={"problem": problem, "to": "", "reason": reason},
+                skip_when_already_exists=True,
+            )
+            drifted(found) >> TriggerDagRunOperator(
+                task_id="start_retrain",
+                trigger_dag_id="nightly_retrain",
+                trigger_run_id=f"drift__{problem}__{day}",
+                conf={"problem": problem},
+                skip_when_already_exists=True,
+            )
+
+
+watch_live()
