@@ -206,15 +206,12 @@ def _acted(problem: str, path: Path, state: State, now_s: float, config: WatchCo
         for name, found in counted.items()
     }
     if ACTIONS not in state.references:
-        before = {
-            name: (np.array([at for at in found if at <= now_s - drift.SLOT_S]),
-                   np.array([count for at, count in found.items() if at <= now_s - drift.SLOT_S]))
-            for name, found in counted.items()
-        }  # fmt: skip
-        learned = drift.reference({name: pair for name, pair in before.items() if len(pair[0])})
+        today = (now_s - drift.SLOT_S) // drift.DAY_S * drift.DAY_S
+        whole = {name: {at: count for at, count in found.items() if at < today} for name, found in counted.items()}
+        pairs = {name: (np.array([*found]), np.array([*found.values()])) for name, found in whole.items() if found}
+        learned = drift.reference(pairs)
         if learned is None:
             return None
         state.references[ACTIONS] = learned
-    return drift.look(
-        state.references[ACTIONS], now_s, {name: values for name, values in recent.items() if len(values)}
-    )
+    acted = {name: values for name, values in recent.items() if len(values)}
+    return drift.look(state.references[ACTIONS], now_s, acted)
