@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -13,11 +14,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from placement import service
-from placement.api import bodies, clusters, extender, health, openapi, page, place, policies, trying
+from placement.api import bodies, clusters, extender, health, jobs, openapi, page, place, policies, trying
 from placement.errors import PlaceRefusedError, PushRefusedError
 from placement.settings import Settings, load
 from sched_env import problems
 from wire.errors import LoadmasterError
+
+if TYPE_CHECKING:
+    from placement.cpn.service import Cpn
 
 DESCRIBED = (
     *place.group.routes,
@@ -25,6 +29,7 @@ DESCRIBED = (
     *extender.group.routes,
     *policies.group.routes,
     *trying.group.routes,
+    *jobs.group.routes,
     *health.group.routes,
 )
 """Every route of the API; the pages for people come beside them."""
@@ -41,11 +46,14 @@ def create_app(settings: Settings | None = None) -> Starlette:
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         app.state.service = running = await asyncio.to_thread(service.start, chosen)
         tasks = [asyncio.create_task(running.recover_for_ever()), asyncio.create_task(running.follow_for_ever())]
+        app.state.cpn = await asyncio.to_thread(_job_controller, chosen, running)
         try:
             yield
         finally:
             for task in tasks:
                 task.cancel()
+            if app.state.cpn is not None:
+                await asyncio.to_thread(app.state.cpn.close)
             await asyncio.to_thread(running.close)
 
     app = Starlette(
@@ -55,6 +63,19 @@ def create_app(settings: Settings | None = None) -> Starlette:
     )
     app.router.redirect_slashes = False  # an empty 307 is a fourth shape; a path that does not exist is a 404
     return app
+
+
+def _job_controller(settings: Settings, running: service.Service) -> Cpn | None:
+    """Start the job controller where one is configured."""
+    if settings.cpn_file is None:
+        return None
+    from placement.cpn.service import (
+        start,
+    )  # databases and compiled kernels, which a service without jobs need not load
+
+    controller = start(settings.cpn_file, running.metrics.registry, running.decider, running.live)
+    controller.start()
+    return controller
 
 
 async def described(_: Request) -> Response:

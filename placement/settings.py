@@ -172,6 +172,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tls_client_ca_file: Path | None = None
     """Authority of the certificates that clients of that port must show."""
 
+    cpn_file: Path | None = None
+    """Settings of the job controller (docs/cpn.md); without one /v1/jobs answers 404."""
+
     fallbacks: dict[str, str] = msgspec.field(default_factory=dict)
     """Problem -> heuristic that answers when its policy cannot, where that is not the problem's own fallback:
     LOADMASTER_FALLBACK_VM=first_fit and so on."""

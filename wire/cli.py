@@ -52,6 +52,7 @@ VERBS: Table = {
             "move pods as the pods policy says; dry by default",
         ),
         "canary": ("placement.canary:main", "what is tried beside the live policies: show, advance, end"),
+        "jobs": ("placement.cpn.command:main", "submit, list, logs, cancel, report: GPU jobs of the network"),
         "mode": ("placement.mode:main", "break-glass: heuristics answer, or the policies again"),
     },
     "to try and to check": {

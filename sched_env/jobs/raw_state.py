@@ -78,7 +78,7 @@ def raw_fields(env: CpnVectorEnv, b: int = 0) -> tuple[dict[str, Floats], dict[s
     """Return the fields for the present decision of one network: those of ``features``, or of ``pairs``."""
     if env.rules.pairs > 0:
         return _pair_fields(env, b)
-    return _fields_of_job(env, b, int(env.state.tally[b, OFFERED]))
+    return fields_of_job(env, b, int(env.state.tally[b, OFFERED]))
 
 
 def _pair_fields(env: CpnVectorEnv, b: int) -> tuple[dict[str, Floats], dict[str, float]]:
@@ -86,7 +86,7 @@ def _pair_fields(env: CpnVectorEnv, b: int) -> tuple[dict[str, Floats], dict[str
     state, C, slots = env.state, env.cards.type.size, env.rules.pairs
     rows = state.shown[b][state.shown[b] != NONE]
     count = slots * C + 1
-    jobs = [_fields_of_job(env, b, int(row)) for row in rows]
+    jobs = [fields_of_job(env, b, int(row)) for row in rows]
     candidates = {name: np.zeros(count) for name in STATE_FIELDS}
     candidates["share"][:] = np.nan
     for name, values in (("gpu_mem_total", env.cards.mem), ("price", env.cards.usd_per_hour)):
@@ -111,7 +111,7 @@ def _pair_fields(env: CpnVectorEnv, b: int) -> tuple[dict[str, Floats], dict[str
     return candidates, request
 
 
-def _fields_of_job(env: CpnVectorEnv, b: int, row: int) -> tuple[dict[str, Floats], dict[str, float]]:
+def fields_of_job(env: CpnVectorEnv, b: int, row: int) -> tuple[dict[str, Floats], dict[str, float]]:
     """Return the fields of ``features.STATE_FIELDS`` and ``REQUEST_FIELDS`` for a waiting job."""
     cards, queue, runtimes, rules, state = env.arguments
     C = cards.type.size

@@ -23,7 +23,7 @@ NO_RESERVATION, BIG, EASY = range(3)
 NONE = -1
 
 # Queue.rows, Queue.links, Queue.shapes
-ARRIVAL, EPOCHS, DATA, BEST, DEADLINE, CANCEL = range(6)
+ARRIVAL, EPOCHS, DATA, BEST, DEADLINE, CANCEL, CAUTION = range(7)
 MODEL, SHAPE, ORIGIN = range(3)
 NEED_GPU, NEED_MEM, NEED_CPU, POSSIBLE = range(4)
 # State.card; State.kind holds the models (0: none, k + 1: model k) of the three slots, then their number
@@ -79,8 +79,8 @@ class Queue(NamedTuple):
     """The jobs, in order of submission. Jobs with the same model and needs have the same shape and fit alike."""
 
     rows: Floats
-    """[R, 6]: arrival, epochs, GB, seconds on the best card (from the decision on), deadline (from arrival), time at
-    which its user withdraws it."""
+    """[R, 7]: arrival, epochs, GB, seconds on the best card (from the decision on), deadline (from arrival), time at
+    which its user withdraws it, how much longer than predicted it may take (a factor)."""
     links: Indices
     """[R, 3]: model, shape, data centre of the data."""
     shapes: Floats
@@ -237,7 +237,9 @@ def queue_of(trace: JobTrace, cards: Cards, belief: Floats, scenario: CpnScenari
     running, running_from, backlog = _at_submissions(trace)
     deadline = trace.deadline_s if trace.deadline_s.size else scenario.deadline_factor * best
     return Queue(
-        rows=np.stack([trace.arrival_s, trace.epochs, trace.data_gb, best, deadline, trace.cancelled_at()], axis=1),
+        rows=np.stack(
+            [trace.arrival_s, trace.epochs, trace.data_gb, best, deadline, trace.cancelled_at(), trace.caution], axis=1
+        ),
         links=np.stack([trace.model, shape.ravel().astype(np.int32), trace.origin], axis=1),
         shapes=np.column_stack([shapes[:, 1:], holds.any(axis=1)]),
         shape_model=model,

@@ -89,6 +89,9 @@ class JobTrace:
     began_s: Floats = field(default_factory=_none)
     """When it was recorded to begin there, and to end; NaN, or left out: nobody says."""
     ended_s: Floats = field(default_factory=_none)
+    caution: Floats = field(default_factory=_none)
+    """Upper end of the predicted run time over the prediction: beside a reservation a job is reckoned so much longer,
+    so that one which may well overstay does not back-fill. Left out: 1, predictions are taken as they are."""
     model_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -114,6 +117,10 @@ class JobTrace:
             filled["cancel_s"] = _floats(
                 "JobTrace.cancel_s", self.cancel_s, (rows,), lambda v: v >= 0, "a number, at least 0, or infinity"
             )
+        caution = self.caution if np.size(self.caution) else np.ones(rows)
+        filled["caution"] = _floats(
+            "JobTrace.caution", caution, (rows,), lambda v: np.isfinite(v) & (v >= 1), "a number, at least 1"
+        )
         card = self.card if np.size(self.card) else np.full(rows, -1)
         filled["card"] = np.ascontiguousarray(card, np.int32)
         for name in ("began_s", "ended_s"):

@@ -90,12 +90,7 @@ class CpnVectorEnv(PlacementVectorEnv):
         self.rules = rules_of(scenario, len(workload.jobs))
         if self.rules.pairs > 0:
             self.DYNAMICS = kernels.PAIR_DYNAMICS  # type: ignore[misc]
-        offered = self.queue.shapes[self.queue.links[:, SHAPE], POSSIBLE] > 0.0
-        offered &= workload.jobs.cancelled_at() > workload.jobs.arrival_s
-        if not offered.any():
-            raise ConfigError(
-                "no job of the queue fits an empty card and outlives its submission", "at least one that does"
-            )
+        self._check_offered()
         self.state = empty_state(
             num_envs,
             self.cards,
@@ -109,6 +104,14 @@ class CpnVectorEnv(PlacementVectorEnv):
         if self.rules.pairs > 0:  # the last candidate, to wait, has neither memory nor price
             fixed = np.append(np.tile(fixed, self.rules.pairs), np.zeros((2, 1)), axis=1)
         self._fix_columns(*fixed)
+
+    def _check_offered(self) -> None:
+        offered = self.queue.shapes[self.queue.links[:, SHAPE], POSSIBLE] > 0.0
+        offered &= self.workload.jobs.cancelled_at() > self.workload.jobs.arrival_s
+        if not offered.any():
+            raise ConfigError(
+                "no job of the queue fits an empty card and outlives its submission", "at least one that does"
+            )
 
     def _table(self, runtime: RuntimeTable | RuntimeModel) -> RuntimeTable:
         if isinstance(runtime, RuntimeModel):

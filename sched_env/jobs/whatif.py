@@ -12,6 +12,7 @@ import numpy as np
 from sched_env.jit import part
 from sched_env.jobs import features
 from sched_env.jobs.state import (
+    CAUTION,
     CORES,
     DATA,
     EPOCHS,
@@ -192,7 +193,8 @@ def earliest_fit(
             draft(state, b, k)
             start_s = now + delay_s(cards, queue, rules, k, other_row)
             added = queue.links[other_row, SHAPE]
-            add(state, n, queue.links[other_row, MODEL] + 1, queue.rows[other_row, EPOCHS], start_s)
+            epochs = queue.rows[other_row, EPOCHS] * queue.rows[other_row, CAUTION]
+            add(state, n, queue.links[other_row, MODEL] + 1, epochs, start_s)
             simulate(state.draft, runtimes.belief, cards.type[k], n + 1, now)
             _enter(state.ends, count, state.draft[D_END, n], added, k == c)
             count += 1

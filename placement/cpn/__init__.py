@@ -1,0 +1,1 @@
+"""The computing power network controller: GPU jobs of a queue go to cards of several clusters."""

@@ -1,0 +1,306 @@
+"""One round of decisions: the state of the moment goes into the kernels, and what they offer is placed.
+
+What the kernels decide: whose turn it is, which cards may take the job (cpu threshold, memory with margins, sets that
+can run, reservations, the upper end of the prediction beside one), where reservations are, and every prediction. What
+is decided here: priorities and patience (in which order jobs are put in line), tenants' limits, where a job failed
+before, and which strategy picks among the cards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placement.cpn.config import CpnSettings
+from placement.cpn.records import Attempt, Job
+from placement.cpn.runtimes import Tables
+from placement.cpn.topology import Network
+from sched_env import scenarios
+from sched_env.jobs import features
+from sched_env.jobs.batch import batch, discipline_of
+from sched_env.jobs.live import Held, LiveEnv, Placed
+from sched_env.jobs.raw_state import fields_of_job
+from sched_env.jobs.scenario import CpnScenario
+from sched_env.jobs.state import OFFERED, Discipline
+from sched_env.jobs.tables import Floats, JobTrace
+from sched_env.jobs.workload import Workload
+
+EXPLAINED = 4
+"""Shapes of waiting jobs for which a round says what keeps them: the first ones."""
+
+Choose = Callable[[LiveEnv, Job, Sequence[str]], int]
+"""Picks one of the cards of the mask for the offered job; for ``policy``."""
+
+
+class OnCard(NamedTuple):
+    """A job on a card."""
+
+    job: Job
+    attempt: Attempt
+    left: float
+    """Epochs still to do."""
+    start_s: float
+    """When it began to compute, or is expected to."""
+    runs: bool
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a round decides with."""
+
+    now: float
+    on_cards: Sequence[OnCard]
+    waiting: Sequence[Job]
+    """In order of submission; those whose back-off is not over, or whose tenant has enough running, left out."""
+    up: Mapping[str, bool]
+    """``cluster/node`` -> whether it takes jobs; left out: it does not."""
+    others_cpu: Mapping[str, float] = field(default_factory=dict)
+    """``cluster/node`` -> share of the cores that others keep busy; left out: as described."""
+    others_mem_gib: Mapping[str, float] = field(default_factory=dict)
+    others_gpu_gib: Mapping[str, float] = field(default_factory=dict)
+    """Card -> GPU memory that is not our jobs'."""
+    service: Mapping[str, float] = field(default_factory=dict)
+    last_card: str | None = None
+    avoid: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Job -> ``cluster/node`` where it failed before."""
+    dispatch_s: float = 0.0
+    startup_s: float = 0.0
+
+
+class Decision(NamedTuple):
+    """A job goes to a card."""
+
+    job: Job
+    card: str
+    arrives_at: float
+    """When its data are there."""
+    predicted_end: float
+
+
+class Round(NamedTuple):
+    """What a round decided."""
+
+    decisions: list[Decision]
+    held: dict[str, tuple[str, float]]
+    """Job -> card of its reservation, and when it was promised to start."""
+    ends: dict[str, float]
+    """Job -> predicted end, of all on cards."""
+    why: dict[str, str]
+    """Job -> what keeps it in line, of some of those who wait."""
+
+
+class Allocator:
+    """Decides, round by round.
+
+    Args:
+        settings: The controller's.
+        tables: Run times.
+        choose: Picks the card with ``strategy: policy``.
+    """
+
+    def __init__(self, settings: CpnSettings, tables: Tables, choose: Choose | None = None) -> None:
+        self._settings, self._tables, self._choose = settings, tables, choose
+        self._env: LiveEnv | None = None
+        self._pick: Callable[[], NDArray[np.int64]] | None = None
+        self._made_for: tuple[object, ...] = ()
+        self._models: tuple[str, ...] = ()
+        scenario = scenarios.load(
+            "jobs/cpn",
+            {
+                name: getattr(settings, name)
+                for name in (
+                    "cpu_threshold",
+                    "gpu_mem_margin_gib",
+                    "mem_margin_gib",
+                    "big_job_gib",
+                    "max_jobs_per_card",
+                )
+            },
+        )
+        if not isinstance(scenario, CpnScenario):
+            raise TypeError(f"jobs/cpn is a {type(scenario).__name__}")
+        self._scenario = scenario
+
+    def round(self, network: Network, moment: Moment) -> Round:
+        """Decide what can be decided now; nothing outside changes."""
+        if not moment.waiting and not moment.on_cards:
+            return Round([], {}, {}, {})
+        present = [one for one in moment.on_cards if one.attempt.card in network.card_index]
+        jobs = [one.job for one in present]
+        classes = self._classes(moment)
+        waiting = [job for _, group in classes for job in group]
+        jobs += waiting
+        self._models = tuple(sorted({*self._models, *(job.model for job in jobs)}))
+        table, caution = self._tables.table(network.table.card_types, self._models)
+        index = {model: k for k, model in enumerate(self._models)}
+        trace = _trace(jobs, index, caution, network, self._models)
+        env = self._environment(network, trace, table)
+        discipline = self._discipline(env)
+        placed = Placed(
+            np.arange(len(present), dtype=np.int32),
+            np.array([network.card_index[one.attempt.card] for one in present], np.int32),
+            np.array([one.left for one in present], np.float64),
+            np.array([one.start_s for one in present], np.float64),
+            np.array([one.runs for one in present], np.bool_),
+        )
+        described = network.table
+        env.begin(
+            moment.now,
+            trace,
+            np.array([job.submitted_at for job in jobs]),
+            placed,
+            discipline=discipline,
+            others_gpu_gib=_of(described.cards, moment.others_gpu_gib, np.zeros(len(described.cards))),
+            others_cpu=_of(described.nodes, moment.others_cpu, described.node_cpu_used),
+            others_mem_gib=_of(described.nodes, moment.others_mem_gib, np.zeros(len(described.nodes))),
+            up=np.array([moment.up.get(name, False) for name in described.nodes]),
+            service=np.array([moment.service.get(model, 0.0) for model in self._models]),
+            last_card=network.card_index.get(moment.last_card or "", -1),
+            dispatch_s=moment.dispatch_s,
+            startup_s=moment.startup_s,
+        )
+        row_of = {job.id: row for row, job in enumerate(jobs)}
+        decisions: list[Decision] = []
+        reserved = [job for job in waiting if job.state == "reserved" and (job.card or "") in network.card_index]
+        early = {job.id for job in reserved}
+        for number, (overdue, group) in enumerate(classes):
+            # A promise holds whatever the class: the job it was made to is in line from the first.
+            joining = [*(reserved if number == 0 else ()), *(job for job in group if job.id not in early)]
+            joining.sort(key=lambda job: row_of[job.id])
+            env.line_up(
+                np.array([row_of[job.id] for job in joining], np.int32),
+                np.array([job.queued_at for job in joining]),
+                np.array([job.failures for job in joining], np.int32),
+            )
+            if number == 0:
+                env.hold(
+                    Held(
+                        np.array([row_of[job.id] for job in reserved], np.int32),
+                        np.array([network.card_index[job.card or ""] for job in reserved], np.int32),
+                        np.array([job.promised_at or moment.now for job in reserved]),
+                    )
+                )
+            env.run_by(Discipline("fifo", "easy", discipline.max_jobs_per_card) if overdue else discipline)
+            decisions += self._place(env, network, moment, jobs)
+        held = env.held()
+        promises = {
+            jobs[row].id: (described.cards[card], float(promise))
+            for row, card, promise in zip(held.row, held.card, held.promise_s, strict=True)
+            if np.isfinite(promise)
+        }
+        ends = {jobs[row].id: end for row, end in env.predicted_ends().items()}
+        return Round(decisions, promises, ends, self._explain(env, jobs))
+
+    def _classes(self, moment: Moment) -> list[tuple[bool, list[Job]]]:
+        """Group the waiting: first those out of patience, then by priority, which waiting raises up to the highest."""
+        groups: dict[tuple[int, int], list[Job]] = {}
+        highest = max((job.priority for job in moment.waiting), default=0)
+        for job in moment.waiting:
+            waited = moment.now - job.submitted_at
+            step = min(job.priority + int(waited / self._settings.priority_ageing_s), highest)
+            key = (1, 0) if waited > self._settings.patience_s else (0, step)
+            groups.setdefault(key, []).append(job)
+        return [(key[0] == 1, groups[key]) for key in sorted(groups, reverse=True)]
+
+    def _environment(self, network: Network, trace: JobTrace, table: object) -> LiveEnv:
+        made_for = (network.digest, self._models, id(table))
+        if self._env is None or made_for != self._made_for:
+            workload = Workload(trace, network.table, table)  # type: ignore[arg-type]
+            self._env, self._pick, self._made_for = LiveEnv(self._scenario, 1, workload), None, made_for
+        return self._env
+
+    def _discipline(self, env: LiveEnv) -> Discipline:
+        return discipline_of("min_completion_time_reserve" if self._policy else self._settings.strategy, env)
+
+    @property
+    def _policy(self) -> bool:
+        return self._settings.strategy == "policy"
+
+    def _place(self, env: LiveEnv, network: Network, moment: Moment, jobs: Sequence[Job]) -> Iterable[Decision]:
+        names = network.table.cards
+        while True:
+            offered = env.offer()
+            if offered is None:
+                return
+            job = jobs[offered.row]
+            mask = env.buffers.mask[0]
+            bad = moment.avoid.get(job.id)
+            if bad:
+                elsewhere = mask & ~np.isin(np.array(network.table.nodes)[network.table.card_node], list(bad))
+                if elsewhere.any():
+                    mask[:] = elsewhere
+            card = self._card(env, job, names)
+            delay = float(env.rules.dispatch_s + _transfer_s(env, offered.row, card))
+            end = env.take(card)
+            yield Decision(job, names[card], moment.now + delay, moment.now + end)
+
+    def _card(self, env: LiveEnv, job: Job, names: Sequence[str]) -> int:
+        if self._policy and self._choose is not None:
+            return self._choose(env, job, names)
+        if self._pick is None:
+            strategy = "min_completion_time" if self._policy else self._settings.strategy
+            self._pick = batch(strategy, env, 0)
+        if self._settings.load_balance > 0.0:
+            return self._balanced(env)
+        return int(self._pick()[0])
+
+    def _balanced(self, env: LiveEnv) -> int:
+        """Lengthen what is predicted on nodes that are busier than the mean, as upstream's second generation does."""
+        row = int(env.state.tally[0, OFFERED])
+        card, _ = fields_of_job(env, 0, row)
+        load = (card["node_cpu"] + 1.0 - card["node_mem_free"] / card["node_mem_total"]) / 2.0
+        load = (load + 1.0 - card["gpu_mem_free"] / card["gpu_mem_total"]) / 2.0
+        excess = np.maximum(load / max(float(load.mean()), 1e-9) - 1.0, 0.0)
+        times = np.where(
+            env.buffers.mask[0], card["completion_s"] * (1.0 + self._settings.load_balance * excess), np.inf
+        )
+        return int(np.argmin(times))
+
+    def _explain(self, env: LiveEnv, jobs: Sequence[Job]) -> dict[str, str]:
+        why: dict[str, str] = {}
+        for row in np.sort(env.open_rows())[:EXPLAINED]:
+            counts = features.ruled_out(*fields_of_job(env, 0, int(row)))
+            total = len(env.topology)
+            said = [f"{count} of {total} cards {what}" for what, count in counts.items() if count]
+            why[jobs[row].id] = ", ".join(said) or "no card may take it"
+        return why
+
+
+def _trace(
+    jobs: Sequence[Job], index: Mapping[str, int], caution: Floats, network: Network, models: tuple[str, ...]
+) -> JobTrace:
+    model = np.array([index[job.model] for job in jobs], np.int32)
+    best = np.array([job.deadline_s if job.deadline_s is not None else np.nan for job in jobs])
+    rows = len(jobs)
+    return JobTrace(
+        arrival_s=np.zeros(rows),
+        model=model,
+        epochs=np.array([job.epochs for job in jobs]),
+        gpu_mem=np.array([job.gpu_mem_gib for job in jobs]),
+        data_gb=np.array([job.data_gb for job in jobs]),
+        mem=np.array([job.mem_gib for job in jobs]),
+        cpu=np.array([job.cpu_cores for job in jobs]),
+        origin=np.array([network.datacenter_index.get(job.origin, 0) for job in jobs], np.int32),
+        deadline_s=np.where(np.isnan(best), NO_DEADLINE_S, best) if not np.isnan(best).all() else np.empty(0),
+        caution=caution[model],
+        model_names=models,
+    )
+
+
+NO_DEADLINE_S = 365 * 86_400.0
+"""Of a job without a deadline, where others in the queue have one."""
+
+
+def _transfer_s(env: LiveEnv, row: int, card: int) -> float:
+    origin = int(env.trace.origin[row])
+    return float(env.trace.data_gb[row] * env.cards.seconds_per_gb[origin, env.cards.node[card]])
+
+
+def _of(names: Sequence[str], known: Mapping[str, float], default: Floats) -> Floats:
+    if not known:
+        return np.array(default, np.float64)
+    return np.array([known.get(name, default[at]) for at, name in enumerate(names)], np.float64)

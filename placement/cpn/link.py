@@ -1,0 +1,316 @@
+"""One cluster of the network: Jobs are sent and removed in order, pods and nodes are followed.
+
+Calls are made by one thread a cluster, one after another, and repeated until the cluster answers: whatever was asked of
+a cluster that is lost for a while happens when it is back, and what comes later waits for it. So a Job is never removed
+before it was sent, and nobody has to guess whether a call that broke off had been heard.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from kubernetes.client import ApiClient, ApiException
+from urllib3.exceptions import HTTPError
+
+from placement.cpn import crash
+from placement.cpn.events import Cleaned, Event, Gone, JobPod, Listed, PodSeen, Refused, Sent, read_pod
+from placement.cpn.manifests import ATTEMPT, JOB
+from placement.cpn.records import kube_name
+from placement.cpn.topology import Cluster
+from placement.kube.objects import Node
+from placement.kube.rest import TIMEOUT_S, Rest
+from placement.kube.watch import Watch
+
+log = logging.getLogger(__name__)
+
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 10.0
+LOG_BYTES = 16 * 1024
+CLEANED = 256
+FOR_GOOD = frozenset({400, 403, 404, 422})
+"""Answers that another try will not change."""
+UNREACHABLE = (ApiException, HTTPError, OSError)
+
+Kind = Literal["send", "remove", "clean", "check"]
+
+
+class RefusedError(Exception):
+    """Raised when a cluster will not have a Job, whoever asks."""
+
+
+class Gateway(Protocol):
+    """What is asked of a cluster's API; raises one of ``UNREACHABLE`` when there is no answer."""
+
+    def create(self, manifest: dict[str, Any]) -> None:
+        """Make a Job; fine when the very same one is there."""
+
+    def find(self, name: str) -> dict[str, Any] | None:
+        """Return a Job."""
+
+    def remove(self, name: str) -> None:
+        """Remove a Job and its pods; fine when there is none."""
+
+    def log(self, name: str) -> str:
+        """Return the end of the log of a Job's pod; empty where there is none."""
+
+
+class KubeGateway(Rest):
+    """A real cluster."""
+
+    def __init__(self, client: ApiClient, namespace: str) -> None:
+        super().__init__(client)
+        self._pods = f"/api/v1/namespaces/{namespace}/pods"
+        self._jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+
+    def create(self, manifest: dict[str, Any]) -> None:
+        """Make a Job.
+
+        Raises:
+            RefusedError: When the server says no for good, or the name belongs to somebody else.
+        """
+        name = manifest["metadata"]["name"]
+        crash.point("before create call")
+        try:
+            made = self.post(self._jobs, manifest)
+        except ApiException as error:
+            if error.status in FOR_GOOD:
+                raise RefusedError(_said(error)) from error
+            raise
+        crash.point("after create call")
+        if made is not None:
+            return
+        there = self.get(f"{self._jobs}/{name}")
+        if any(
+            there["metadata"].get("labels", {}).get(label) != manifest["metadata"]["labels"][label]
+            for label in (JOB, ATTEMPT)
+        ):
+            raise RefusedError(f"a Job {name} that is not ours is there already")
+
+    def find(self, name: str) -> dict[str, Any] | None:
+        """Return a Job."""
+        found: dict[str, Any] | None = self.get(f"{self._jobs}/{name}", missing_ok=True)
+        return found
+
+    def remove(self, name: str) -> None:
+        """Remove a Job and its pods."""
+        crash.point("before remove call")
+        self.delete(f"{self._jobs}/{name}", {"propagationPolicy": "Background", "gracePeriodSeconds": 0})
+        crash.point("after remove call")
+
+    def log(self, name: str) -> str:
+        """Return the end of a log; a pod without one, or a node that does not answer, has none."""
+        try:
+            pods = self._client.call_api(
+                self._pods,
+                "GET",
+                query_params=[("labelSelector", f"batch.kubernetes.io/job-name={name}")],
+                auth_settings=["BearerToken"],
+                response_type="object",
+                _return_http_data_only=True,
+                _request_timeout=TIMEOUT_S,
+            )
+            pod = next(iter(pods.get("items") or []), None)
+            if pod is None:
+                return ""
+            answer = self._client.call_api(
+                f"{self._pods}/{pod['metadata']['name']}/log",
+                "GET",
+                query_params=[("tailLines", "200"), ("limitBytes", str(LOG_BYTES))],
+                auth_settings=["BearerToken"],
+                _preload_content=False,
+                _return_http_data_only=True,
+                _request_timeout=TIMEOUT_S,
+            )
+            try:
+                return bytes(answer.read(LOG_BYTES)).decode(errors="replace")
+            finally:
+                answer.release_conn()
+        except UNREACHABLE as error:
+            return f"(no log: {_said(error)})"
+
+
+@dataclass(frozen=True)
+class Command:
+    """Something to be done in a cluster."""
+
+    kind: Kind
+    job: str
+    attempt: int
+    manifest: dict[str, Any] | None = None
+
+
+class Link:
+    """Sends commands to one cluster, in order.
+
+    Args:
+        name: The cluster's.
+        gateway: Its API.
+        tell: Told what came of each command.
+    """
+
+    def __init__(self, name: str, gateway: Gateway, tell: Callable[[Event], None]) -> None:
+        self.name, self._gateway, self._tell = name, gateway, tell
+        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"cpn {name}", daemon=True)
+        self.failures = 0
+        self._cleaned: deque[tuple[str, int]] = deque(maxlen=CLEANED)
+        """What was removed; the pods of these go, and that is no news."""
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; what has not been done will be asked for again after a restart."""
+        self._stopped.set()
+        self._commands.put(None)
+        if self._thread.is_alive():
+            self._thread.join(timeout=15)
+
+    def ask(self, command: Command) -> None:
+        """Have something done."""
+        self._commands.put(command)
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the cluster was last heard of."""
+        return 0.0
+
+    def node_up(self, _node: str) -> bool:
+        """Whether a node takes jobs."""
+        return True
+
+    def down_s(self, _node: str) -> float:
+        """For how long a node has not been ready; 0 when it is."""
+        return 0.0
+
+    def do(self, command: Command) -> Event:
+        """Do one thing, once.
+
+        Raises:
+            ApiException, HTTPError, OSError: The cluster does not answer.
+        """
+        name, who = kube_name(command.job, command.attempt), (command.job, command.attempt)
+        if command.kind == "send":
+            try:
+                self._gateway.create(command.manifest or {})
+            except RefusedError as error:
+                return Refused(*who, str(error))
+            return Sent(*who)
+        if command.kind == "check":
+            found = self._gateway.find(name)
+            return Gone(*who) if found is None else self._standing(found, *who)
+        said = self._gateway.log(name) if command.kind == "clean" else ""
+        self._gateway.remove(name)
+        self._cleaned.append(who)
+        return Cleaned(*who, said) if command.kind == "clean" else Gone(*who)
+
+    def _standing(self, found: dict[str, Any], job: str, attempt: int) -> Event:
+        """Read a Job that has no pod any more."""
+        for condition in (found.get("status") or {}).get("conditions") or []:
+            if condition.get("status") == "True" and condition.get("type") in ("Failed", "Complete"):
+                done = condition["type"] == "Complete"
+                said = (
+                    "" if done else f"its pod was deleted: {condition.get('reason', '')} {condition.get('message', '')}"
+                )
+                return PodSeen(self.name, job, attempt, "", False, "finished" if done else "vanished", said, None, None)
+        return Sent(job, attempt)
+
+    def _run(self) -> None:
+        while (command := self._commands.get()) is not None:
+            pause = SHORTEST_PAUSE_S
+            while not self._stopped.is_set():
+                try:
+                    self._tell(self.do(command))
+                    break
+                except UNREACHABLE as error:
+                    self.failures += 1
+                    log.warning(
+                        "%s: %s %s: %s; again in %.1f s", self.name, command.kind, command.job, _said(error), pause
+                    )
+                self._stopped.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - not all at the same moment
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+
+
+class KubeLink(Link):
+    """A real cluster, whose pods and nodes are watched."""
+
+    def __init__(self, cluster: Cluster, client: ApiClient, owner: str, tell: Callable[[Event], None]) -> None:
+        super().__init__(cluster.name, KubeGateway(client, cluster.namespace), tell)
+        self._owner = owner
+        self._nodes: dict[str, tuple[bool, float]] = {}
+        self._watches: tuple[Watch[JobPod], Watch[Node]] = (
+            Watch(
+                client,
+                f"/api/v1/namespaces/{cluster.namespace}/pods",
+                JobPod,
+                put=self._pod,
+                drop=self._dropped,
+                only=self._listed,
+            ),
+            Watch(client, "/api/v1/nodes", Node, put=self._node, drop=self._lost, only=lambda _: None),
+        )
+
+    def start(self) -> None:
+        """Begin, and follow."""
+        super().start()
+        for watch in self._watches:
+            watch.start()
+
+    def stop(self) -> None:
+        """End."""
+        for watch in self._watches:
+            watch.stop()
+        super().stop()
+
+    @property
+    def silent_s(self) -> float:
+        """How long the older of pods and nodes has not been heard of."""
+        return max(watch.silent_s for watch in self._watches)
+
+    def node_up(self, _node: str) -> bool:
+        """Whether a node is there, ready and not cordoned."""
+        return self._nodes.get(_node, (False, 0.0))[0]
+
+    def down_s(self, _node: str) -> float:
+        """For how long a node has not been ready."""
+        up, since = self._nodes.get(_node, (True, 0.0))
+        return 0.0 if up else time.monotonic() - since
+
+    def _pod(self, pod: JobPod) -> None:
+        seen = read_pod(pod, self._owner, self.name)
+        if seen is not None:
+            self._tell(seen)
+
+    def _dropped(self, pod: JobPod) -> None:
+        """Look whether a Job whose pod went is still there; one that had ended is in the books by now."""
+        whose = pod.attempt_of(self._owner)
+        if whose is not None and whose not in self._cleaned:
+            self._pod(pod)
+            self.ask(Command("check", *whose))
+
+    def _listed(self, pods: list[JobPod]) -> None:
+        whose = (pod.attempt_of(self._owner) for pod in pods)
+        self._tell(Listed(self.name, frozenset(one for one in whose if one is not None)))
+
+    def _node(self, node: Node) -> None:
+        before = self._nodes.get(node.metadata.name)
+        if before is None or before[0] != node.ready:
+            self._nodes[node.metadata.name] = (node.ready, time.monotonic())
+
+    def _lost(self, node: Node) -> None:
+        self._nodes[node.metadata.name] = (False, time.monotonic())
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, ApiException):
+        return f"{error.status} {error.reason} {str(error.body or '')[:200]}"
+    return str(error).split("\n", maxsplit=1)[0][:200]

@@ -1,0 +1,90 @@
+"""What the store holds of a job and of an attempt, as the controller works with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from placement.cpn.states import Outcome, State
+
+
+@dataclass(slots=True)
+class Job:
+    """A job; its manifest stays in the store until it is sent."""
+
+    id: str
+    seq: int
+    """Order of submission; also the tie-break of everything."""
+    tenant: str
+    key: str
+    """Names the submission: the same one again is the same job."""
+    name: str
+    digest: str
+    """Of the submission's content."""
+    model: str
+    data_gb: float
+    epochs: float
+    gpu_mem_gib: float
+    mem_gib: float
+    cpu_cores: float
+    priority: int
+    deadline_s: float | None
+    """From submission."""
+    origin: str
+    """Data centre of its data."""
+    max_attempts: int
+    submitted_at: float
+    state: State
+    attempt: int
+    """Number of the last attempt; 0: none yet."""
+    failures: int
+    card: str | None
+    """Where it is, or where its reservation is."""
+    promised_at: float | None
+    """When a reserved job was promised to start."""
+    queued_at: float
+    """Since when it waits, or waited."""
+    not_before: float
+    """Back-off after a failure."""
+    cancel_at: float | None
+    """When its user withdrew it; it is cancelled once nothing of it is left in a cluster."""
+    ended_at: float | None
+    reason: str
+    touched: int = 0
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One try to run a job: facts only, what is predicted follows from them."""
+
+    job: str
+    number: int
+    model: str
+    cluster: str
+    node: str
+    card: str
+    strategy: str
+    decided_at: float
+    arrives_at: float
+    """When its data are there."""
+    predicted_end: float | None
+    waited_for: str
+    """What kept it in line, mostly."""
+    tried_at: float | None = None
+    """When the Job was first sent; from then on only its cluster can say whether it is there."""
+    submitted_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    outcome: Outcome | None = None
+    detail: str = ""
+    log: str = ""
+    exported: int = 0
+
+    @property
+    def kube_name(self) -> str:
+        """The name of its Kubernetes Job: the same whenever it is sent."""
+        return kube_name(self.job, self.number)
+
+
+def kube_name(job: str, number: int) -> str:
+    """Name the Kubernetes Job of an attempt."""
+    return f"lm-{job}-{number}"

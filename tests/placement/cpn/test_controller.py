@@ -1,0 +1,216 @@
+"""The controller over played clusters, in virtual time: the simulator's own queue, and what upstream got wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from placement.cpn.records import Job
+from placement.cpn.submission import read
+from sched_env.jobs import synthetic
+from sched_env.jobs.heuristics import NAMES
+from sched_env.jobs.tables import JobTrace
+from sched_env.jobs.workload import Workload
+from sched_env.rollout import run_episodes
+from tests.placement.cpn.conftest import known, queue_jobs
+from tests.placement.cpn.played import Rehearsal
+
+Rehearse = Callable[..., Rehearsal]
+Submit = Callable[..., Job]
+COUNTS = {"RTX4090": 2, "A100": 1, "P100": 6}
+
+
+def queue(rows: int, *, data_gb: float, load: float = 0.0, seed: int = 0) -> Workload:
+    where = synthetic.topology(COUNTS)
+    trace = synthetic.queue(rows, where, load=load, data_gb=data_gb, seed=seed)
+    columns = {name: getattr(trace, name) for name in JobTrace.__dataclass_fields__}
+    columns["origin"] = 0 * trace.origin  # data lie in the store outside
+    return Workload(JobTrace(**columns), where, synthetic.runtime(where.card_types))
+
+
+def enter(rehearsal: Rehearsal, workload: Workload) -> None:
+    about = known(rehearsal.controller.network)
+    for body in queue_jobs(workload.jobs):
+        job, kept = read(body, about, now=rehearsal.world.now, tenant=None, key=None)
+        assert rehearsal.submit(job, kept) is not None
+
+
+def figures(rehearsal: Rehearsal) -> dict[str, float]:
+    jobs, attempts, _ = rehearsal.store.everything()
+    began = min(job.submitted_at for job in jobs)
+    return {
+        "makespan_s": max(job.ended_at or 0.0 for job in jobs) - began,
+        "mean_completion_s": sum((job.ended_at or 0.0) - job.submitted_at for job in jobs) / len(jobs),
+        "mean_wait_s": sum(one.decided_at - began for one in attempts) / len(jobs),
+    }
+
+
+@pytest.mark.parametrize("strategy", [name for name in NAMES if name not in ("random_feasible", "gavel_lp")])
+def test_a_queue_takes_as_long_as_the_simulator_says(rehearse: Rehearse, strategy: str) -> None:
+    workload = queue(40, data_gb=8.0)
+    predicted = run_episodes("jobs/testbed", strategy, [0], trace=workload, episode_jobs=40)[0]
+    rehearsal = rehearse(COUNTS, strategy=strategy)
+    enter(rehearsal, workload)
+    rehearsal.run()
+    assert set(rehearsal.ended().values()) == {"finished"}
+    found = figures(rehearsal)
+    for name, value in found.items():
+        assert value == pytest.approx(predicted[name], rel=1e-3), name
+    assert all(count == 1 for count in rehearsal.world.created.values())
+
+
+def test_a_job_goes_through_its_states_in_order(rehearse: Rehearse, submit: Submit) -> None:
+    rehearsal = rehearse(startup_s=5.0)
+    job = submit(rehearsal, "one", gb=10)
+    rehearsal.run()
+    moves = rehearsal.store.moves(job.id)
+    assert [move["target"] for move in moves] == [
+        "waiting", "scheduled", "transferring", "submitted", "running", "finished"
+    ]  # fmt: skip
+    transfer = 10 * 1024 / 100
+    assert moves[3]["at"] - moves[1]["at"] == pytest.approx(transfer)
+    assert moves[4]["at"] - moves[3]["at"] == pytest.approx(5.0)
+    only = rehearsal.store.attempts([job.id])[0]
+    assert only.log == f"log of {only.kube_name}"
+    assert not rehearsal.world.jobs
+
+
+def test_failed_attempts_are_tried_elsewhere_and_then_reported(rehearse: Rehearse, submit: Submit) -> None:
+    rehearsal = rehearse(max_attempts=3)
+    rehearsal.world.failing = {("twice", 1): (0.5, "oom"), ("twice", 2): (0.2, "node_lost")}
+    rehearsal.world.failing |= {("never", number): (0.1, "user_error") for number in range(1, 9)}
+    twice, never = submit(rehearsal, "twice"), submit(rehearsal, "never")
+    rehearsal.run()
+    assert rehearsal.ended() == {"twice": "finished", "never": "failed"}
+    tries = rehearsal.store.attempts([twice.id])
+    assert [one.outcome for one in tries] == ["oom", "node_lost", "finished"]
+    assert len({one.node for one in tries}) == 3
+    assert tries[1].decided_at >= (tries[0].ended_at or 0.0) + 10.0
+    assert tries[2].decided_at >= (tries[1].ended_at or 0.0) + 20.0
+    found = rehearsal.store.job(never.id)
+    assert found is not None
+    assert found.failures == 3
+    assert "as played" in found.reason
+
+
+def test_the_users_backoff_limit_bounds_the_attempts(rehearse: Rehearse) -> None:
+    from tests.placement.cpn.conftest import manifest
+
+    rehearsal = rehearse()
+    rehearsal.world.failing = {("once", number): (0.1, "user_error") for number in range(1, 9)}
+    body = manifest("once")
+    body["spec"]["backoffLimit"] = 0
+    job, kept = read(body, known(rehearsal.controller.network), now=rehearsal.world.now, tenant=None, key=None)
+    rehearsal.submit(job, kept)
+    rehearsal.run()
+    assert rehearsal.ended() == {"once": "failed"}
+    assert sum(rehearsal.world.created.values()) == 1
+
+
+@pytest.mark.parametrize("when", ["waiting", "transferring", "running"])
+def test_a_withdrawn_job_ends_wherever_it_is(rehearse: Rehearse, submit: Submit, when: str) -> None:
+    rehearsal = rehearse({"P100": 1}, strategy="fifo_exclusive")
+    first = submit(rehearsal, "first", gb=10 if when == "transferring" else 0)
+    second = submit(rehearsal, "second")
+    rehearsal.run(until_s=rehearsal.world.now + 1.0)
+    target = second if when == "waiting" else first
+    found = rehearsal.store.job(target.id)
+    assert found is not None
+    assert found.state == when
+    rehearsal.store.ask_to_cancel(target.id, rehearsal.world.now)
+    rehearsal.run()
+    other = "first" if when == "waiting" else "second"
+    assert rehearsal.ended() == {target.name: "cancelled", other: "finished"}
+    assert not rehearsal.world.jobs
+
+
+def test_waiting_jobs_are_placed_as_soon_as_something_fits(rehearse: Rehearse, submit: Submit) -> None:
+    """Upstream looked at its queue again only after a completion: an idle network with waiting jobs stood still."""
+    rehearsal = rehearse({"P100": 1}, strategy="fifo")
+    rehearsal.world.lost.add("cluster-0")
+    submit(rehearsal, "one")
+    rehearsal.run(until_s=rehearsal.world.now + 100.0)
+    assert not rehearsal.world.created
+    rehearsal.world.lost.clear()
+    rehearsal.run(until_s=rehearsal.world.now + 10.0)
+    assert rehearsal.world.created
+
+
+def test_a_cluster_that_is_lost_for_a_while_keeps_its_jobs_and_gets_no_new_ones(
+    rehearse: Rehearse, submit: Submit
+) -> None:
+    rehearsal = rehearse({"P100": 6}, strategy="round_robin")
+    for number in range(12):
+        submit(rehearsal, f"job-{number}", epochs=5000)
+    rehearsal.run(until_s=rehearsal.world.now + 20.0)
+    rehearsal.world.lost.add("cluster-1")
+    before = {name for name, job in rehearsal.world.jobs.items() if job.cluster == "cluster-1"}
+    for number in range(12, 16):
+        submit(rehearsal, f"job-{number}")
+    rehearsal.run(until_s=rehearsal.world.now + 1000.0)
+    assert {name for name, job in rehearsal.world.jobs.items() if job.cluster == "cluster-1"} == before
+    rehearsal.world.lost.clear()
+    rehearsal.controller.links["cluster-1"].list()  # type: ignore[attr-defined]  # its watch lists anew
+    rehearsal.run()
+    assert len(rehearsal.ended()) == 16
+    assert set(rehearsal.ended().values()) == {"finished"}
+    assert all(count == 1 for count in rehearsal.world.created.values())
+
+
+def test_an_unseen_model_runs_alone_and_is_learned(rehearse: Rehearse, submit: Submit, monkeypatch: Any) -> None:
+    rehearsal = rehearse({"P100": 1}, strategy="fifo")
+    tables = rehearsal.controller.tables
+    monkeypatch.setattr(tables._run_times, "must_run_alone", lambda model: model == "cnn-large")
+    submit(rehearsal, "new", "cnn-large")
+    submit(rehearsal, "other")
+    rehearsal.run(until_s=rehearsal.world.now + 1.0)
+    assert len(rehearsal.world.jobs) == 1
+    rehearsal.run()
+    alone = rehearsal.world.table.select(("P100",), ("cnn-large",)).seconds[0, 0, 0, 0]
+    table, _ = tables.table(("P100",), ("cnn-large",))
+    assert table.seconds[0, 0, 0, 0] == pytest.approx(alone)
+
+
+def test_priorities_go_first_and_waiting_is_worth_priority(rehearse: Rehearse, submit: Submit) -> None:
+    rehearsal = rehearse({"P100": 1}, strategy="fifo_exclusive", priority_ageing_s=500.0)
+    submit(rehearsal, "running", epochs=20_000)
+    rehearsal.tick()
+    submit(rehearsal, "plain")
+    submit(rehearsal, "urgent", priority=5)
+    submit(rehearsal, "old", priority=4)
+    rehearsal.run()
+    order = [one.job for one in sorted(rehearsal.store.everything()[1], key=lambda one: one.decided_at)]
+    names = [rehearsal.store.job(job).name for job in order]  # type: ignore[union-attr]
+    assert names[:2] == ["running", "urgent"]
+    aged = rehearse({"P100": 1}, strategy="fifo_exclusive", priority_ageing_s=20.0)
+    assert aged.settings.priority_ageing_s == 20.0
+
+
+def test_a_tenant_has_no_more_running_than_its_quota(rehearse: Rehearse, submit: Submit) -> None:
+    from placement.cpn.config import Quota
+
+    rehearsal = rehearse(strategy="fifo", quotas={"small": Quota(running=2)})
+    for number in range(6):
+        submit(rehearsal, f"small-{number}", tenant="small")
+        submit(rehearsal, f"large-{number}", tenant="large")
+    rehearsal.tick()
+    running = [rehearsal.controller.books.jobs[job].tenant for job in rehearsal.controller.books.attempts]
+    assert running.count("small") == 2
+    assert running.count("large") == 6
+    rehearsal.run()
+    assert len(rehearsal.ended()) == 12
+
+
+def test_a_node_that_is_down_gets_nothing(rehearse: Rehearse, submit: Submit, monkeypatch: Any) -> None:
+    rehearsal = rehearse({"P100": 2, "RTX4090": 2}, strategy="min_completion_time")
+    for link in rehearsal.controller.links.values():
+        monkeypatch.setattr(link, "node_up", lambda node: node != "node-0001")
+    rehearsal.tick()
+    for link in rehearsal.controller.links.values():
+        monkeypatch.setattr(link, "node_up", lambda node: node != "node-0001")
+    for number in range(8):
+        submit(rehearsal, f"job-{number}")
+    rehearsal.run()
+    assert {one.node for one in rehearsal.world.ran} == {"node-0000"}
