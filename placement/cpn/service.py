@@ -177,13 +177,7 @@ def _run_times(
     if live is not None:
         policy = live.get("jobs").policy
         if policy is not None and "runtime" in policy.models:
-            try:
-                from sched_env.jobs.predictor import RuntimePredictor
-            except ModuleNotFoundError:
-                log.warning("the live bundle has a runtime model and this release cannot read it; profiles are used")
-            else:
-                predictor = RuntimePredictor.of(policy.models["runtime"])
-                return predictor, {}
+            log.warning("the live bundle has a runtime model, which this release does not read yet; profiles are used")
     network = described()
     card_types = network.table.card_types if network is not None else ()
     if settings.profiles is not None:
