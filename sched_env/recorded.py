@@ -57,6 +57,10 @@ class AsRecorded:
 
 
 def told(trace: Any) -> bool:
-    """Say whether a trace tells where anything was recorded."""
-    node = getattr(trace[0] if isinstance(trace, tuple) else trace, "node", None)
-    return node is not None and bool((np.asarray(node) >= 0).any())
+    """Say whether a trace, or a part of it, tells on which node or card anything was recorded."""
+    for part in trace if isinstance(trace, tuple) else (trace,):
+        for name in ("node", "card"):
+            home = getattr(part, name, None)
+            if isinstance(home, np.ndarray) and bool((home >= 0).any()):
+                return True
+    return False

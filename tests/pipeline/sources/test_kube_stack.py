@@ -11,7 +11,9 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pytest
+import yaml
 
+from pipeline import datasets
 from pipeline.clean.command import clean
 from pipeline.clean.config import CleanConfig
 from pipeline.ingest import IngestConfig, Range, ingest
@@ -20,12 +22,25 @@ from pipeline.sources.prometheus import PrometheusConfig
 from pipeline.sources.prometheus_server import Server
 from pipeline.validate.command import validate
 from pipeline.validate.config import ValidateConfig
+from pipeline.windows import Span
+from sched_env import problems
+from sched_env.recorded import AsRecorded
+from sched_env.rollout import run_episodes
 
 pytestmark = pytest.mark.prometheus
 
 DAY = date(2026, 1, 5)
 START = int(datetime(2026, 1, 5, tzinfo=UTC).timestamp())
 WINDOW_S = 300
+SHIPPED = yaml.safe_load((Path(__file__).parents[3] / "params.yaml").read_text())
+SHORT = {
+    "functions": {"horizon": 8},
+    "vm": {"horizon": 4},
+    "pods": {"episode_windows": 4},
+    "jobs": {"episode_jobs": 3},
+}
+UNTOLD = {}
+"""Problem -> what decides and a default kube-prometheus-stack does not tell."""
 PRICES = {"m5.xlarge": 0.192, "g5.2xlarge": 1.212}
 
 
@@ -272,3 +287,29 @@ def test_pods_of_a_workflow_are_its_tasks_and_their_times_say_who_waited_for_who
 def test_the_night_goes_on(found):
     assert found.verdict.errors == []
     assert found.manifest.settings["prometheus"]["groups"]["prod"][-1] == "nginx"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("problem", ["functions", "pods", "vm", "jobs", "workflow"])
+def test_every_problem_can_be_trained_on_it(found, problem, monkeypatch):
+    """Calibrated, loaded and played from the stack's own state; nothing that decides is merely assumed."""
+    monkeypatch.chdir(found.folder)
+    monkeypatch.setenv("LOADMASTER_VAR", str(found.folder / "var"))
+    config = datasets.WorkloadConfig(
+        scenario=SHIPPED["workload"][problem]["scenario"], overrides=SHORT.get(problem, {})
+    )
+    days = Span(datetime.fromtimestamp(START, UTC), datetime.fromtimestamp(START + found.stack.length_s, UTC))
+    folder, dataset = found.folder / "windows", datasets.get(problem)
+    fitted = dataset.fit(folder, days, config.load)
+    trace = dataset.load(folder, days.start, days.end)
+    scenario = config.load({**fitted.overrides, **datasets.brought(trace, problem)})
+    trace = datasets.apply(trace, problem, fitted)
+    starts = dataset.starts(trace, scenario)
+    assert len(starts) > 2
+    for policy in (AsRecorded(), problems.get(problem).fallback):
+        episodes = run_episodes(scenario, policy, starts[:2], trace=trace)
+        assert all(episode["infeasible"] == 0 and episode["decisions"] > 0 for episode in episodes)
+    told = dataset.origins(folder, days.start, days.end)
+    assumed = {origin.feature for origin in told if origin.decides and origin.assumed_share > 0.5}
+    assert assumed <= UNTOLD.get(problem, set()), assumed

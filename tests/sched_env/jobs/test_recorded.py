@@ -13,7 +13,7 @@ from sched_env.jobs.bounds import of_starts
 from sched_env.jobs.state import ARRIVED, FIRST, JOBS, LEFT, NOW, ROW, STARTED, UNCOUNTED, WAITING
 from sched_env.jobs.vector import CpnVectorEnv
 from sched_env.jobs.workload import Workload
-from sched_env.recorded import AsRecorded
+from sched_env.recorded import AsRecorded, told
 from sched_env.vector import make_vec
 
 KEYS = {"episode_jobs": 12, "max_jobs_per_card": 1, "gpu_mem_margin_gib": 0.0}
@@ -39,6 +39,12 @@ def recorded() -> Workload:
     return Workload(
         dataclasses.replace(jobs, card=card, began_s=began, ended_s=ended, data_gb=np.zeros(len(jobs))), where, table
     )
+
+
+def test_the_record_of_cards_is_found_behind_the_queue(recorded: Workload) -> None:
+    assert told(recorded)
+    nowhere = dataclasses.replace(recorded.jobs, card=np.full(len(recorded.jobs), -1, np.int32))
+    assert not told(recorded._replace(jobs=nowhere))
 
 
 def test_running_jobs_are_on_their_cards_and_waiting_ones_in_line(recorded: Workload) -> None:
