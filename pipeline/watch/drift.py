@@ -23,7 +23,7 @@ OUTSIDE = 0.002
 """Share of the reference in each of its outermost bins; beyond them lies what was never seen."""
 ACT = 0.2
 """Never an alarm below this."""
-HEADROOM = 1.6
+HEADROOM = 1.9
 """Times the worst the reference days have shown among themselves: they are few, and the next may be a little worse."""
 AROUND = 2
 """Slots before and after that count as the same time of the day."""
