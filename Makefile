@@ -7,6 +7,10 @@ export ORT_DISABLE_TELEMETRY := 1
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 # yes: answer the approval through Airflow's REST API as a named user and stop when done.
 APPROVE ?=
+# full, or a file of sizes/ that is laid over params.yaml: demo is the quick one.
+SIZE ?= full
+# One problem only.
+PROBLEM ?= all
 EXTRAS ?= all
 # Test processes; a file stays in one of them.
 JOBS ?= auto
@@ -33,8 +37,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/uv pip install -q --python $(BIN)/python $(if $(TORCH_BACKEND),--torch-backend=$(TORCH_BACKEND)) -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
-run: setup ## the nightly loop on this machine: service, Airflow, one run on the sample (APPROVE=yes: unattended)
-	@$(BIN)/python -m pipeline.local $(if $(filter yes,$(APPROVE)),--approve)
+run: setup ## the nightly loop on this machine: service, Airflow, one run on the sample (APPROVE=yes: unattended, SIZE=demo: quick)
+	@$(BIN)/python -m pipeline.local --size $(SIZE) --problem $(PROBLEM) $(if $(filter yes,$(APPROVE)),--approve)
 
 # A file's tests stay in one process, and files are dealt in the order of tests/conftest.py.
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
@@ -76,5 +80,9 @@ soak: setup ## million-step properties, load and chaos: takes long
 benchmarks: setup ## measure; results go to docs/results
 	for name in env_speed fork_speed place_latency clean_speed; do $(BIN)/python benchmarks/$$name.py --out docs/results || exit 1; done
 
-clean: ## remove all state of local runs (var/ and data/): keys, registry and policies too
+clean: ## remove all state of local runs (var/ and data/); asks before it deletes a registry or keys (SURE=yes: does not)
+	@if [ "$(SURE)" != yes ] && { [ -e var/registry.git ] || [ -e var/keys ]; }; then \
+		printf 'var/ holds the registry and the keys that sign: records, bundles and approvals would be gone.\nDelete them? Type yes: '; \
+		read -r answer && [ "$$answer" = yes ] || { echo "nothing was deleted"; exit 1; }; \
+	fi
 	rm -rf var data

@@ -7,10 +7,15 @@ stages as they end, asks for the approval (or gives it, with ``--approve``) and 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
+import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -23,12 +28,15 @@ from pipeline.local.servers import APPROVER
 from pipeline.settings import var
 from pipeline.workspace import repository
 from wire.command import Verb
-from wire.errors import LoadmasterError, run_cli
+from wire.errors import ConfigError, LoadmasterError, run_cli
 
 DAG = "nightly_retrain"
 SETTLE_SECONDS = 10.0
 """Airflow 3.3 marks an approval failed when it is answered before the scheduler has booked the task's first half
 (an executor event that arrives late); a person never is that quick, a program waits this long."""
+
+NEEDED_GIB = 2.0
+"""A night of the sample, with its caches, Airflow's database and logs; a word now beats a full disk in the middle."""
 
 MARKS = {"success": "✔", "failed": "✘", "upstream_failed": "✘", "skipped": "–"}
 
@@ -116,22 +124,75 @@ def explain(api: AirflowApi, run: str) -> None:
             say(f"\n  {_name(task)} failed; the end of its log:\n    " + "\n    ".join(tail))
 
 
+def require_repository(settings: servers.LocalSettings) -> None:
+    """Raise where no night could be cloned: no git, a ZIP without history; nothing is started then."""
+    if shutil.which("git") is None:
+        raise ConfigError(
+            "there is no git on this machine", "git: runs are clones, and the registry is one", "install it"
+        )
+    head = ["git", "-C", str(settings.repository), "rev-parse", "--quiet", "--verify", "HEAD"]
+    if subprocess.run(head, check=False, capture_output=True).returncode:
+        raise ConfigError(
+            f"{settings.repository} is no git repository with a commit (a ZIP has none)",
+            "a clone, because a night works on a commit",
+            "git clone it, or: git init && git add -A && git commit -m first",
+        )
+    settings.var.mkdir(parents=True, exist_ok=True)
+    free_gib = shutil.disk_usage(settings.var).free / 2**30
+    if free_gib < NEEDED_GIB:
+        raise ConfigError(
+            f"{free_gib:.1f} GiB are free at {settings.var}", f"{NEEDED_GIB} GiB", "make room, or set LOADMASTER_VAR"
+        )
+
+
+@contextlib.contextmanager
+def alone(settings: servers.LocalSettings) -> Iterator[None]:
+    """Hold ``var/`` for this process: two at once would share Airflow's database. The lock goes with its process."""
+    settings.var.mkdir(parents=True, exist_ok=True)
+    with (settings.var / "run.lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.seek(0)
+            raise ConfigError(
+                f"another make run works in {settings.var} (process {lock.read().strip() or 'unknown'})",
+                "one at a time",
+                "stop it with Ctrl-C, or set LOADMASTER_VAR and both ports to others",
+            ) from error
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
+
+
 def uncommitted(settings: servers.LocalSettings) -> int:
     """Count files that differ from the commit a run would be cloned from."""
     command = ["git", "-C", str(settings.repository), "status", "--porcelain"]
     return len(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines())
 
 
-def night(*, approve: bool) -> int:
-    """Run the nightly loop on this machine."""
+def night(*, approve: bool, conf: dict[str, str] | None = None) -> int:
+    """Run the nightly loop on this machine, one at a time.
+
+    Args:
+        approve: Answer Approve as the local approver.
+        conf: What a person would choose in the Trigger form.
+    """
     servers.stop_on_terminate()
     settings = servers.LocalSettings.from_environment(repository(), var())
+    require_repository(settings)
+    with alone(settings):
+        return _night(settings, approve=approve, conf=conf or {})
+
+
+def _night(settings: servers.LocalSettings, *, approve: bool, conf: dict[str, str]) -> int:
     servers.require_free(settings.service_port, "LOADMASTER_SERVICE_PORT")
     servers.require_free(settings.airflow_port, "LOADMASTER_AIRFLOW_PORT")
     if changed := uncommitted(settings):
         say(f"note: {changed} files differ from the last commit; a run works on the commit")
     password = servers.credentials(settings)[APPROVER]
     login = f"  address   {settings.airflow_url}\n  user      {APPROVER}\n  password  {password}"
+    say(f"Airflow's page, when it is up:\n{login}")
     with ExitStack() as stack:
         began = time.monotonic()
         stack.enter_context(servers.placement_service(settings))
@@ -142,7 +203,7 @@ def night(*, approve: bool) -> int:
         say(f"Airflow            {settings.airflow_url}  ready after {time.monotonic() - began:.0f} s")
         api = AirflowApi(settings.airflow_url, APPROVER, password)
         api.wait_for_dag(DAG)
-        run = api.start(DAG)
+        run = api.start(DAG, conf)
         say(f"{DAG}    {run}")
         announce = (
             "The gate has passed. Read the table and decide:\n"
@@ -165,12 +226,14 @@ def night(*, approve: bool) -> int:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command line."""
     parser.add_argument("--approve", action="store_true", help="answer the approval as a named user, then stop")
+    parser.add_argument("--size", default="full", help="full, or a file of sizes/: demo is the quick one")
+    parser.add_argument("--problem", default="all", help="one problem only")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the night; with --approve, 1: no policy went live."""
     try:
-        return night(approve=options.approve)
+        return night(approve=options.approve, conf={"size": options.size, "problem": options.problem})
     except requests.RequestException as error:
         raise LoadmasterError(f"lost touch with a local server: {error}", fix="see var/log") from error
 
