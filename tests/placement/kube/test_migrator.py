@@ -157,9 +157,18 @@ def test_a_pdb_is_never_broken_and_the_refused_pod_is_left_alone_for_a_while(tow
     assert town.pods() == before
 
 
-def test_nobody_is_moved_on_stale_eyes_or_without_room_or_by_another_replica(town: Town) -> None:
+def test_nobody_is_moved_on_stale_eyes_or_without_room_or_by_another_replica(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = town.pods()
     with town.migrator(reserve_s=0.5) as (migrator, _):
+        # Young pods stay, and a clock of ours that is a day ahead makes nobody older.
+        chosen, real = migrator._settings, time.time
+        migrator._settings = msgspec.structs.replace(chosen, min_age_s=3600)
+        with monkeypatch.context() as clock:
+            clock.setattr(time, "time", lambda: real() + 86400.0)
+            assert migrator.cycle().skipped == {"it is too young": 6}
+        migrator._settings = chosen
         usage = migrator._watched.usage
         assert usage is not None
         town.prometheus.mood = "dead"
