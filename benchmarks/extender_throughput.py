@@ -59,7 +59,7 @@ def answering(port: int) -> None:
         while more:
             message = await receive()
             body, more = body + message["body"], message.get("more_body", False)
-        names = orjson.loads(body)["NodeNames"]
+        names = orjson.loads(body)["NodeNames"] if body else []
         answer = orjson.dumps([{"Host": name, "Score": 1} for name in names])
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
