@@ -6,7 +6,7 @@ Needs etcd, kube-apiserver and kube-scheduler (KUBE_ASSETS or KUBEBUILDER_ASSETS
 scheduler is started; what counts is the time from the first binding to the last, by the API server's own events as a
 watch sees them. The three take turns, each round in another order, because the machine is never quiet. Nodes differ, so
 that only exact ties share a score. Beside pods/s: for our extender the regret of the bound node in the policy's own
-score, and the server-side time of a question at the number of nodes and at 5,000 names. The last line is JSON.
+score, and the server-side time of a question (``--wide``: at 5,000 names too). The last line is JSON.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ import tempfile
 import threading
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
 import numpy as np
+import psutil
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
@@ -41,6 +44,10 @@ from wire import sample_bundle  # noqa: E402
 
 KIT: Any = importlib.import_module("tests.placement.conftest")
 PLANE: Any = importlib.import_module("tests.placement.kube.control_plane")
+
+
+CPU = ("scheduler_cpu_ms", "extender_cpu_ms")
+"""Of a pod: what noise from other processes changes least. The scheduler's start, about a second, is in it."""
 
 
 def answering(port: int) -> None:
@@ -100,6 +107,10 @@ class Served:
             time.sleep(0.1)
         raise TimeoutError("the server did not start")
 
+    def cpu_s(self) -> float:
+        """Return the CPU time it has taken."""
+        return float(sum(psutil.Process(self.process.pid).cpu_times()[:2]))
+
     def stop(self) -> None:
         """Kill it."""
         self.process.kill()
@@ -111,8 +122,8 @@ def bind_times(kube: Any, names: set[str], after: str) -> Any:
     seen: dict[str, tuple[float, str]] = {}
     whole = threading.Event()
 
-    def follow() -> None:
-        path = f"{kube.url}/api/v1/namespaces/default/pods?watch=1&resourceVersion={after}"
+    def follow(version: str) -> str:
+        path = f"{kube.url}/api/v1/namespaces/default/pods?watch=1&resourceVersion={version}"
         request = urllib.request.Request(path, headers={"Authorization": f"Bearer {PLANE.TOKEN}"})
         context = ssl.create_default_context(cafile=str(kube.ca))
         with urllib.request.urlopen(request, timeout=300, context=context) as answer:
@@ -120,14 +131,24 @@ def bind_times(kube: Any, names: set[str], after: str) -> Any:
                 at = time.monotonic()
                 event = json.loads(line)
                 pod = event["object"]
+                version = pod["metadata"]["resourceVersion"]
                 name, node = pod["metadata"]["name"], pod.get("spec", {}).get("nodeName")
                 if event["type"] == "MODIFIED" and node and name in names and name not in seen:
                     seen[name] = (at, node)
                     if len(seen) == len(names):
                         whole.set()
-                        return
+                        return version
+        return version
 
-    threading.Thread(target=follow, daemon=True).start()
+    def follow_all() -> None:
+        version = after
+        while not whole.is_set():
+            try:
+                version = follow(version)
+            except OSError as error:
+                print(f"watch: {error}", flush=True)
+
+    threading.Thread(target=follow_all, daemon=True).start()
 
     def wait(timeout_s: float) -> dict[str, tuple[float, str]]:
         if not whole.wait(timeout_s):
@@ -137,15 +158,20 @@ def bind_times(kube: Any, names: set[str], after: str) -> Any:
     return wait
 
 
-def one_run(kube: Any, count: int, extender: dict[str, Any] | None, tag: str) -> dict[str, Any]:
+def one_run(kube: Any, count: int, arm: tuple[Served, str] | None, tag: str) -> dict[str, Any]:
     """Create pods, start the scheduler, wait until all are bound, clear up."""
+    served = arm[0] if arm else None
+    extender = _extender(served.port, arm[1]) if arm and served else None
     names = [f"{tag}-{index:04d}" for index in range(count)]
     kube.add_pods(names, cpu="20m", memory="32Mi")
     listed = kube.call("GET", "/api/v1/namespaces/default/pods?limit=1")
     wait = bind_times(kube, set(names), listed["metadata"]["resourceVersion"])
     time.sleep(0.5)
+    before = served.cpu_s() if served else 0.0
     kube.start_scheduler(extender)
+    scheduler = psutil.Process(kube._processes["kube-scheduler"].pid)
     bound = wait(240)
+    spent = sum(scheduler.cpu_times()[:2])
     kube.kill("kube-scheduler")
     times = np.sort([at for at, _ in bound.values()])
     uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in kube.pods()}
@@ -153,6 +179,8 @@ def one_run(kube: Any, count: int, extender: dict[str, Any] | None, tag: str) ->
     kube.until(lambda: not kube.pods(), "the pods to go")
     return {
         "pods_per_s": (count - 1) / float(times[-1] - times[0]),
+        "scheduler_cpu_ms": spent / count * 1e3,
+        "extender_cpu_ms": ((served.cpu_s() if served else 0.0) - before) / count * 1e3,
         "where": {uids[name]: node for name, (_, node) in bound.items()},
     }
 
@@ -179,10 +207,10 @@ def regrets(log_dir: Path, where: dict[str, str]) -> dict[str, float]:
     }
 
 
-def questions(port: int, names: list[str], count: int) -> dict[str, float]:
+def questions(service: Served, names: list[str], count: int) -> dict[str, float]:
     """Ask our extender one question after another; the service tells its own time (``Server-Timing``)."""
-    client = http.client.HTTPConnection("127.0.0.1", port)
-    trips = []
+    client = http.client.HTTPConnection("127.0.0.1", service.port)
+    trips, spent = [], service.cpu_s()
     for index in range(count):
         pod = {
             "metadata": {"name": f"q{index}", "namespace": "default", "uid": f"q{len(names)}-{index}"},
@@ -198,6 +226,7 @@ def questions(port: int, names: list[str], count: int) -> dict[str, float]:
         trips.append((took, float(answer.headers["Server-Timing"].partition("dur=")[2])))
     whole, inside = np.array(trips).T
     return {
+        "cpu_ms": (service.cpu_s() - spent) / count * 1e3,
         "http_p50_ms": float(np.percentile(whole, 50)),
         "http_p99_ms": float(np.percentile(whole, 99)),
         "server_p50_ms": float(np.percentile(inside, 50)),
@@ -205,14 +234,14 @@ def questions(port: int, names: list[str], count: int) -> dict[str, float]:
     }
 
 
-def measure(nodes: int, pods: int, rounds: int, folder: Path) -> dict[str, Any]:
+def measure(nodes: int, pods: int, rounds: int, folder: Path, *, wide: bool) -> dict[str, Any]:
     """Run all three on a cluster of this size."""
     kube = PLANE.ControlPlane(folder / f"kube-{nodes}")
     served: list[Served] = []
     try:
         kube.start()
-        for index in range(nodes):  # all of them different
-            kube.add_nodes([f"node-{index:04d}"], memory=f"{64 * 1024 + index}Mi", cpu="32")
+        with ThreadPoolExecutor(8) as pool:  # all of them different
+            list(pool.map(partial(_add_node, kube), range(nodes)))
         plain = Served(answering)
         served.append(plain)
         home = folder / f"service-{nodes}"
@@ -227,12 +256,13 @@ def measure(nodes: int, pods: int, rounds: int, folder: Path) -> dict[str, Any]:
             answer = KIT.push(client, workshop.sign(policy), counter=1)
             assert answer.status_code == 200, answer.text
         kube.until(lambda: _seen(service.port) == nodes, "the nodes to be watched")
-        arms: dict[str, dict[str, Any] | None] = {
+        arms: dict[str, tuple[Served, str] | None] = {
             "default": None,
-            "answers_only": _extender(plain.port, ""),
-            "ours": _extender(service.port, "/extender"),
+            "answers_only": (plain, ""),
+            "ours": (service, "/extender"),
         }
         rates: dict[str, list[float]] = {name: [] for name in arms}
+        spent: dict[str, dict[str, list[float]]] = {name: {key: [] for key in CPU} for name in arms}
         where: dict[str, str] = {}
         for turn in range(rounds):
             order = list(arms)
@@ -240,19 +270,21 @@ def measure(nodes: int, pods: int, rounds: int, folder: Path) -> dict[str, Any]:
             for name in order:
                 found = one_run(kube, pods, arms[name], f"{name.replace('_', '-')}-{turn}")
                 rates[name].append(found["pods_per_s"])
+                for key in CPU:
+                    spent[name][key].append(found[key])
                 if name == "ours":
                     where |= found["where"]
                 print(f"{nodes} nodes, {name}: {found['pods_per_s']:.0f} pods/s", flush=True)
         time.sleep(1)  # the decision log is written beside
         regret = regrets(home / "log", where)
-        asked = {str(nodes): questions(service.port, [f"node-{index:04d}" for index in range(nodes)], 1000)}
-        if nodes >= 500:
+        asked = {str(nodes): questions(service, [f"node-{index:04d}" for index in range(nodes)], 500)}
+        if wide and nodes >= 500:
             have = [f"wide-{index:04d}" for index in range(5000 - nodes)]
             for first in range(0, len(have), 500):
                 kube.add_nodes(have[first : first + 500], cpu="32", memory="64Gi")
             every = [f"node-{index:04d}" for index in range(nodes)] + have
             kube.until(lambda: _seen(service.port) == 5000, "5,000 nodes to be watched")
-            asked["5000"] = questions(service.port, every, 400)
+            asked["5000"] = questions(service, every, 400)
     finally:
         for one in served:
             one.stop()
@@ -266,9 +298,17 @@ def measure(nodes: int, pods: int, rounds: int, folder: Path) -> dict[str, Any]:
         "ours_to_answers_only": round(best["ours"] / best["answers_only"], 3),
         "ours_to_default": round(best["ours"] / best["default"], 3),
         "answers_only_to_default": round(best["answers_only"] / best["default"], 3),
+        "cpu_ms_a_pod": {
+            name: {key: round(float(np.mean(values)), 2) for key, values in each.items()}
+            for name, each in spent.items()
+        },
         "regret": regret,
         "questions": {key: {name: round(ms, 3) for name, ms in value.items()} for key, value in asked.items()},
     }
+
+
+def _add_node(kube: Any, index: int) -> None:
+    kube.add_nodes([f"node-{index:04d}"], memory=f"{64 * 1024 + index}Mi", cpu="32")
 
 
 def _seen(port: int) -> int:
@@ -292,11 +332,14 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, nargs="+", default=[50, 500])
     parser.add_argument("--pods", type=int, default=600)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--wide", action="store_true", help="at 500 nodes, add 4,500 more and ask for 5,000 names")
     parser.add_argument("--out", type=Path, help="folder for extender_throughput.json")
     options = parser.parse_args()
     load_before = os.getloadavg()
     with tempfile.TemporaryDirectory() as folder:
-        results = [measure(nodes, options.pods, options.rounds, Path(folder)) for nodes in options.nodes]
+        results = [
+            measure(nodes, options.pods, options.rounds, Path(folder), wide=options.wide) for nodes in options.nodes
+        ]
     found = {
         "benchmark": "extender_throughput",
         "python": platform.python_version(),

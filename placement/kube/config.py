@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import math
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -166,6 +167,7 @@ def _read_prices(path: Path) -> dict[str, float]:
     return dict(rows)
 
 
+@lru_cache(maxsize=1)
 def node_problems() -> list[ProblemName]:
     """Return the problems whose candidates are the nodes of a cluster, as a watch sees them."""
     return [name for name in problems.names() if problems.get(name).state_fields.keys() >= NODE]
