@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from placement.kube.watch import Watch
 
 log = logging.getLogger(__name__)
+
+SWITCH_S = 0.0005
+"""How long a thread of a watch may keep others from running: Python's own 5 ms are what a scheduler would wait for an
+answer whenever a burst of events is read."""
 
 NODE_USE = ("node_net", "node_disk")
 """What of a node's use policies of whole nodes see, beside what is deployed there."""
@@ -88,6 +93,8 @@ class Clusters:
     def __init__(self, settings: ClustersFile, metrics: Metrics, decider: Decider | None = None) -> None:
         self._watched: dict[str, Watched] = {}
         self._adapters: list[Gates | Lease] = []
+        if settings.clusters:
+            sys.setswitchinterval(SWITCH_S)
         for name, one in settings.clusters.items():
             client = connect(name, one)
             gates = None
