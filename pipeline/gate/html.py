@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 from pipeline.contracts.gate import GateReport, Profile
@@ -11,7 +12,8 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #1c2430; }
 h1 { font-size: 1.3rem; padding: .6rem .9rem; border-radius: .4rem; background: #eef1f5; }
 h1.pass { background: #d8f0dd; } h1.fail { background: #f8d9d6; } h1.inconclusive { background: #fbeecb; }
-table { border-collapse: collapse; margin: .6rem 0; }
+table { border-collapse: collapse; margin: .6rem 0; display: block; overflow-x: auto; }
+a { color: #1f6feb; }
 th, td { padding: .25rem .7rem; border-bottom: 1px solid #d5dae1; }
 th { text-align: left; }
 .small { color: #5a6676; font-size: .85rem; overflow-wrap: anywhere; } svg { max-width: 100%; height: auto; }
@@ -23,8 +25,8 @@ _COLOURS = ("#1f6feb", "#d1730f", "#6f42c1")
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 300, 50, 40
 
 
-def render(report: GateReport) -> str:
-    """The whole report."""
+def render(report: GateReport, drawn: Sequence[str] = ()) -> str:
+    """The whole report; what is drawn (``pipeline.gate.charts``) comes as markup, below the tables."""
     title = f"Gate: {report.problem}, {OUTCOMES[report.outcome].lower()}"
     digests = f"Challenger {report.digest}, champion {report.champion_digest or 'none'}. {footer(report)}"
     parts = [
@@ -35,6 +37,7 @@ def render(report: GateReport) -> str:
         f"<p>Share of traces with {escape(report.primary_metric)} above a threshold, in units of the mean size of "
         f"{escape(report.reference)}. A curve that is higher everywhere is better everywhere.</p>",
         profile_svg(report.profile),
+        *drawn,
         f'<p class="small">{escape(digests)}</p>',
     ]
     return (
