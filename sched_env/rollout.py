@@ -7,6 +7,7 @@ python -m sched_env.rollout --scenario vm/recovering --policy policy.onnx --boun
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import sys
 import time
@@ -20,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sched_env import heuristics, problems, scenarios
 from sched_env.metrics import summarise
+from sched_env.problem import Problem
 from sched_env.recorded import AsRecorded
 from sched_env.vector import ENDED, PlacementVectorEnv, make_vec
 from wire.command import Verb, json_option, seed_option
@@ -99,11 +101,7 @@ def chooser(env: PlacementVectorEnv, policy: Policy, seed: int = 0) -> Chooser:
     if isinstance(policy, str):
         if policy in env.problem.heuristics:
             return heuristics.batch(policy, env, seed)
-        if not Path(policy).exists():
-            raise ConfigError(
-                f"policy {policy!r} is neither a heuristic of {env.problem.name} nor a file",
-                f"{legal(env.problem.heuristics)}, an ONNX file or a bundle's folder",
-            )
+        check_policy(policy, env.problem)
         from wire.policy import load
 
         policy = load(Path(policy))
@@ -121,6 +119,17 @@ def chooser(env: PlacementVectorEnv, policy: Policy, seed: int = 0) -> Chooser:
         return actions
 
     return choose
+
+
+def check_policy(policy: str, problem: Problem) -> None:
+    """Refuse a name that is neither a rule of the problem nor a file; asked before anything is compiled."""
+    if policy not in problem.heuristics and not Path(policy).exists():
+        near = difflib.get_close_matches(policy, problem.heuristics, n=1)
+        raise ConfigError(
+            f"policy {policy!r} is neither a heuristic of {problem.name} nor a file",
+            f"{legal(problem.heuristics)}, an ONNX file or a bundle's folder",
+            f"did you mean {near[0]!r}?" if near else "",
+        )
 
 
 def _run_batch(
@@ -227,6 +236,9 @@ def run(options: argparse.Namespace) -> int:
     if options.best_heuristic and not options.bound:
         raise ConfigError("--best-heuristic without --bound", "both: the gap is that between heuristic and bound")
     starts = _read_starts(options.starts) if options.starts else None
+    check_policy(options.policy, problems.get(loaded.problem))
+    if options.best_heuristic:
+        problems.get(loaded.problem).rule(options.best_heuristic)
     given = {"trace": options.trace, "seed": options.seed, "episodes": options.episodes}
     results = run_episodes(loaded, options.policy, starts, record=options.record, bound=options.bound, **given)
     problem, best = problems.get(loaded.problem), None

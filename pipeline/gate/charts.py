@@ -216,8 +216,8 @@ def _gap(report: GateReport, episodes: Episodes) -> str:
         CHALLENGER: float(episodes.metric(CHALLENGER, report.primary_metric).mean()),
         "bound": report.bound,
     }
-    x = _scale(min(values.values()), max(values.values()), 60, WIDTH - 90)
-    inside = [_line(60, 40, WIDTH - 90, 40, FAINT)]
+    x = _scale(min(values.values()), max(values.values()), 130, WIDTH - 110)
+    inside = [_line(130, 40, WIDTH - 110, 40, FAINT)]
     for number, (name, value) in enumerate(values.items()):
         colour = OURS if name == CHALLENGER else THEIRS
         inside.append(f'<circle cx="{x(value):.1f}" cy="40" r="6" fill="{colour}"/>')

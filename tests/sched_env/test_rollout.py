@@ -229,3 +229,13 @@ def test_a_wrong_list_of_starts_is_named(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ConfigError, match="a JSON list of trace rows"):
         rollout.main(["--scenario", "vm/fading", "--policy", "first_fit", "--starts", str(path)])
+
+
+def test_a_typo_in_the_policy_is_said_before_anything_is_compiled(monkeypatch):
+    monkeypatch.setattr(rollout, "make_vec", lambda *_, **__: pytest.fail("an environment was made"))
+    for arguments, says in (
+        (["--policy", "best_fitt"], "did you mean 'best_fit'"),
+        (["--policy", "best_fit", "--bound", "--best-heuristic", "frist_fit"], "no heuristic 'frist_fit'"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            rollout.main(["--scenario", "vm/fading", *arguments])

@@ -1,0 +1,58 @@
+"""README promises what is there: its transcript is what the code prints, in both languages the same commands."""
+
+import re
+from pathlib import Path
+
+import yaml
+
+from pipeline.local.__main__ import Progress
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+CHINESE = (ROOT / "README.zh.md").read_text()
+
+
+def stages():
+    """Names of the stages of a night on the sample, as Airflow shows them, in order."""
+    params = yaml.safe_load((ROOT / "params.yaml").read_text())
+    found = []
+    for name, stage in yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"].items():
+        matrix = stage.get("matrix", {})
+        problems = params["problems"] if "problem" in matrix else [""]
+        for problem in problems:
+            found.append((name, problem))
+    return found
+
+
+def test_the_transcript_is_what_a_night_prints(capsys):
+    shown = [line for line in README.splitlines() if line.startswith("  ✔ ")]
+    names = [line.split()[1] for line in shown]
+    states = [
+        {"task_id": name, "map_index": -1, "state": "success", "end_date": str(k).zfill(3)}
+        for k, name in enumerate(names)
+    ]
+    Progress().show(states)
+    assert capsys.readouterr().out.splitlines() == shown
+    assert names[0] == "workspace"
+    assert names[-1] == "record"
+    said = [name.partition("@") for name in names[1:-1]]
+    in_order = list(dict.fromkeys((stage, rest.split("-")[0]) for stage, _, rest in said))
+    assert in_order == stages()
+
+
+def test_the_figures_of_the_readme_are_those_of_the_results():
+    for figure, page in (
+        ("+21.6 % (20.3 to 22.9)", "thread.md"),
+        ("8 min", "thread.md"),
+    ):
+        assert figure in README
+        assert figure in (ROOT / "docs" / "results" / page).read_text()
+
+
+def test_both_languages_name_the_same_commands_and_pictures():
+    def commands(text):
+        blocks = re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+        return {line.partition("#")[0].strip() for block in blocks for line in block.splitlines()}
+
+    assert commands(CHINESE) <= commands(README)
+    assert "docs/images/replay.png" in CHINESE
