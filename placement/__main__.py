@@ -7,10 +7,8 @@ import gc
 import logging
 import socket
 
-import uvicorn
-
 from placement import tls
-from placement.server import config
+from placement.server import Server, config
 from placement.service import open_store
 from placement.settings import load
 from wire.command import Verb
@@ -38,9 +36,9 @@ def run(options: argparse.Namespace) -> int:
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     chosen = config(settings, log_level=options.log_level)
-    server = uvicorn.Server(chosen)
+    server = Server(chosen, settings.drain_s)
     if options.tls_port is not None:
-        server = tls.TwoDoors(chosen, bind(options.host, options.tls_port), tls.context(settings))
+        server = tls.TwoDoors(chosen, bind(options.host, options.tls_port), tls.context(settings), settings.drain_s)
     server.run(sockets=[taken])
     return 0 if server.started else 1
 

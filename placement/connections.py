@@ -31,6 +31,8 @@ class GuardedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with limits; :func:`guarded` makes the class for some settings."""
 
     settings: Settings
+    draining = False
+    """Set on the class when the server is about to stop: every answer then ends its connection."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -78,6 +80,8 @@ class GuardedProtocol(HttpToolsProtocol):
             raise TooMuchError
         self._phase = "body"
         super().on_headers_complete()
+        if self.draining and self.cycle is not None:
+            self.cycle.keep_alive = False
         self._wait(self.settings.body_timeout_s)
 
     def on_message_complete(self) -> None:

@@ -1,4 +1,7 @@
-"""Settings of the service, read once from the environment: ``LOADMASTER_<FIELD IN CAPITALS>``."""
+"""Settings of the service, read once: from the environment (``LOADMASTER_<FIELD IN CAPITALS>``), else from a file.
+
+The file, named by ``LOADMASTER_CONFIG_FILE``, is YAML with the fields below as keys; the environment goes before it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import msgspec
 from sched_env import problems
 from wire.contracts.feature_spec import ProblemName
 from wire.environment import BELOW_VAR, PREFIX, place, variable
-from wire.errors import ConfigError
+from wire.errors import ConfigError, legal
 
 MIB = 1024 * 1024
 
@@ -122,6 +125,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     trial_memory_mib: Positive = 4096
     """Address space of that process; onnxruntime maps about 1 GiB before it does anything."""
 
+    drain_s: Annotated[float, msgspec.Meta(ge=0)] = 5.0
+    """After SIGTERM: ``/readyz`` says no, everybody is still answered and told to close, then the listener goes. Longer
+    than it takes Kubernetes to take a pod out of its endpoints, which is a second or two."""
+
     retry_s: Positive = 30
     """How often what is not as it should be (a damaged policy, a store that cannot be written) is tried again, and keys
     are asked for again; while it stays so, less and less often, down to every ten minutes."""
@@ -184,17 +191,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.fallbacks.get(problem) or problems.get(problem).fallback
 
 
+CONFIG_FILE = variable("config_file")
+
+
 def load(environ: Mapping[str, str] = os.environ) -> Settings:
     """Read the settings; the error names the variable, what was found and what is legal."""
-    values: dict[str, Any] = {}
+    filed = _read_file(environ.get(CONFIG_FILE, ""))
+    values: dict[str, Any] = dict(filed)
     for name in set(Settings.__struct_fields__) - {"fallbacks"}:
         text = environ.get(variable(name))
         if text is not None:
             values[name] = text
-        elif name in BELOW_VAR:
+        elif name in BELOW_VAR and name not in filed:
             values[name] = str(place(name, environ))
     given = {problem: environ.get(variable(f"fallback_{problem}")) for problem in problems.names()}
-    values["fallbacks"] = {problem: name for problem, name in given.items() if name}
+    values["fallbacks"] = dict(filed.get("fallbacks") or {}) | {
+        problem: name for problem, name in given.items() if name
+    }
     try:
         settings = msgspec.convert(values, Settings, strict=False, dec_hook=_to_path)
         freezes(settings.freeze)
@@ -202,11 +215,34 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
             raise ValueError(f"{variable('prometheus_url')} is {settings.prometheus_url!r}, expected http(s)://...")  # noqa: TRY301
     except (msgspec.ValidationError, ValueError) as error:
         raise ConfigError(
-            f"settings from the environment: {error}",
+            f"settings from {CONFIG_FILE + ' and ' if filed else ''}the environment: {error}",
             f"{PREFIX}<FIELD> as docs/service.md lists them",
-            "correct or unset the variable",
+            "correct or unset the variable, or the line of the file",
         ) from error
     return settings
+
+
+def _read_file(path: str) -> dict[str, Any]:
+    """Read the file of settings; no name, no file."""
+    if not path:
+        return {}
+    import yaml
+
+    try:
+        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        said = " ".join(str(error).split())[:300]
+        raise ConfigError(f"{CONFIG_FILE} {path!r}: {said}", "a readable YAML file") from error
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path} holds a {type(found).__name__}", "settings by name, e.g. deadline_ms: 50")
+    unknown = [str(name) for name in found if name not in Settings.__struct_fields__]
+    if unknown:
+        raise ConfigError(f"{path} sets {', '.join(sorted(unknown)[:5])}", legal(Settings.__struct_fields__))
+    if not isinstance(found.get("fallbacks") or {}, dict):
+        raise ConfigError(f"{path}: fallbacks is {found['fallbacks']!r}", "problem: heuristic")
+    return found
 
 
 def freezes(text: str) -> list[tuple[datetime, datetime]]:

@@ -12,6 +12,7 @@ import ssl
 
 import uvicorn
 
+from placement.server import Server
 from placement.settings import Settings
 from wire.errors import ConfigError
 
@@ -33,17 +34,20 @@ def context(settings: Settings) -> ssl.SSLContext:
     return made
 
 
-class TwoDoors(uvicorn.Server):
+class TwoDoors(Server):
     """Serves the same application on a plain socket and on one with TLS.
 
     Args:
         config: As for one door.
         listener: The bound socket of the second one.
         asks: What the second one asks for.
+        drain_s: As for one door.
     """
 
-    def __init__(self, config: uvicorn.Config, listener: socket.socket, asks: ssl.SSLContext) -> None:
-        super().__init__(config)
+    def __init__(
+        self, config: uvicorn.Config, listener: socket.socket, asks: ssl.SSLContext, drain_s: float = 0.0
+    ) -> None:
+        super().__init__(config, drain_s)
         self._listener, self._asks = listener, asks
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

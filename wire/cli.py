@@ -51,6 +51,7 @@ VERBS: Table = {
             "placement.migrate:main",
             "move pods as the pods policy says; dry by default",
         ),
+        "check-config": ("placement.check_config:main", "check the service's settings without starting it"),
         "canary": ("placement.canary:main", "what is tried beside the live policies: show, advance, end"),
         "jobs": ("placement.cpn.command:main", "submit, list, logs, cancel, report: GPU jobs of the network"),
         "mode": ("placement.mode:main", "break-glass: heuristics answer, or the policies again"),

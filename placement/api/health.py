@@ -9,6 +9,7 @@ from starlette.responses import Response
 from placement import metrics, service
 from placement.api import bodies
 from placement.api.routes import Group
+from placement.errors import PlaceRefusedError
 from sched_env import problems
 
 group = Group("operation")
@@ -30,9 +31,14 @@ async def healthz(_: Request) -> Response:
     return bodies.answer({"ok": True})
 
 
-@group.route("GET", "/readyz", summary="Decisions can be made", gives=Readiness)
+@group.route("GET", "/readyz", summary="Decisions can be made", gives=Readiness, refuses=(503,))
 async def readyz(request: Request) -> Response:
-    """Say what answers. A damaged policy does not make the service unready: the fallback answers, and is shown here."""
+    """Say what answers. A damaged policy does not make the service unready: the fallback answers, and is shown here.
+
+    503 while the service is about to stop: it still answers, and wants no new callers.
+    """
+    if getattr(request.app.state, "draining", False):
+        raise PlaceRefusedError(503, "the service is about to stop", "another replica")
     live = {problem: service.of(request).live.get(problem) for problem in problems.names()}
     return bodies.answer(
         Readiness(
