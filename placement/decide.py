@@ -181,10 +181,11 @@ class Decider:
         everywhere = np.full(len(mask), -np.inf)
         finite = scores[np.isfinite(scores)]
         if len(finite):
-            everywhere[mask] = np.nextafter(finite.min(), -np.inf)
+            np.copyto(everywhere, np.nextafter(finite.min(), -np.inf), where=mask)
             everywhere[rows] = scores
-            said = f"{placed.reason}; of {np.count_nonzero(mask)} feasible ones among {len(mask)}"
-            return msgspec.structs.replace(placed, feasible=int(np.count_nonzero(mask)), reason=said), everywhere
+            feasible = int(np.count_nonzero(mask))
+            said = f"{placed.reason}; of {feasible} feasible ones among {len(mask)}"
+            return msgspec.structs.replace(placed, feasible=feasible, reason=said), everywhere
         return msgspec.structs.replace(
             placed, reason="no candidate is feasible: " + ruled_out(state, request)
         ), everywhere

@@ -197,7 +197,7 @@ class Cluster:
         defaulted = 0
         for name, (_, default) in fields.items():
             if name not in columns:
-                columns[name] = np.full(len(known), default)
+                columns[name] = np.broadcast_to(np.float64(default), len(known))  # one number, not a column of it
                 defaulted += len(known)
         for name in ("net_used", "disk_used"):
             if name in columns:
