@@ -7,6 +7,7 @@ from typing import Any, cast
 from stable_baselines3 import A2C
 
 from pipeline.policies.actor_critic import ScorerPolicy
+from pipeline.policies.discounting import RolloutBuffer
 from pipeline.policies.sb3 import Sb3VecEnv
 from pipeline.policies.settings import Amount, Falling, Rate, Settings
 
@@ -22,7 +23,7 @@ class A2cSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 def make(env: Sb3VecEnv, settings: A2cSettings, seed: int, **sb3: Any) -> A2C:
     """Make SB3's A2C on the scorer; ``sb3`` goes through to its constructor."""
-    return A2C(
+    model = A2C(
         cast(Any, ScorerPolicy),  # of MaskablePPO's family, which takes a mask more and is otherwise the same
         env,
         n_steps=settings.rollout_steps,
@@ -32,7 +33,10 @@ def make(env: Sb3VecEnv, settings: A2cSettings, seed: int, **sb3: Any) -> A2C:
         ent_coef=settings.entropy,
         normalize_advantage=settings.normalise_advantage,
         use_rms_prop=False,
+        rollout_buffer_class=RolloutBuffer,
         policy_kwargs={"spec": env.env.feature_spec, "hidden": settings.hidden},
         seed=seed,
         **sb3,
     )
+    cast(RolloutBuffer, model.rollout_buffer).source = env
+    return model

@@ -18,6 +18,7 @@ from stable_baselines3.common.type_aliases import Schedule
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pipeline.policies.discounting import ReplayBuffer
 from pipeline.policies.off_policy import EPSILON, MaskedOffPolicy, Observed, PiecewiseLinear, masked, random_feasible
 from pipeline.policies.sb3 import Sb3VecEnv
 from pipeline.policies.scorer import Scorer
@@ -159,7 +160,9 @@ class MaskedDQN(MaskedOffPolicy, DQN):
 def make(env: Sb3VecEnv, settings: DqnSettings, seed: int, **sb3: Any) -> MaskedDQN:
     """Make DQN on the scorer; ``sb3`` goes through to SB3's constructor."""
     network = {"spec": env.env.feature_spec, "hidden": settings.hidden, "dueling": settings.dueling}
-    return MaskedDQN(ScorerQPolicy, env, seed=seed, policy_kwargs=network, **arguments(settings), **sb3)
+    model = MaskedDQN(ScorerQPolicy, env, seed=seed, policy_kwargs=network, **arguments(settings), **sb3)
+    model.replay_buffer.source = env
+    return model
 
 
 def arguments(settings: DqnSettings) -> dict[str, Any]:
@@ -171,6 +174,8 @@ def arguments(settings: DqnSettings) -> dict[str, Any]:
         "batch_size": settings.batch,
         "tau": settings.tau,
         "gamma": settings.gamma,
+        "replay_buffer_class": ReplayBuffer,
+        "replay_buffer_kwargs": {"n_steps": settings.n_steps, "gamma": settings.gamma},
         "train_freq": settings.rollout_steps,
         "gradient_steps": settings.updates,
         "target_update_interval": settings.target_update_interval,

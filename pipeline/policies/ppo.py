@@ -12,6 +12,7 @@ from typing import Any, cast
 from stable_baselines3 import PPO
 
 from pipeline.policies.actor_critic import ScorerPolicy
+from pipeline.policies.discounting import RolloutBuffer
 from pipeline.policies.sb3 import Sb3VecEnv
 from pipeline.policies.settings import Amount, Falling, Positive, Rate, Settings
 
@@ -31,7 +32,10 @@ class PpoSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 def make(env: Sb3VecEnv, settings: PpoSettings, seed: int, **sb3: Any) -> PPO:
     """Make SB3's PPO on the scorer; ``sb3`` goes through to its constructor (device, tensorboard_log)."""
     # Of MaskablePPO's family, which takes a mask more and is otherwise the same.
-    return PPO(cast(Any, ScorerPolicy), env, seed=seed, **arguments(env, settings), **sb3)
+    named = {"rollout_buffer_class": RolloutBuffer, **arguments(env, settings), **sb3}
+    model = PPO(cast(Any, ScorerPolicy), env, seed=seed, **named)
+    cast(RolloutBuffer, model.rollout_buffer).source = env
+    return model
 
 
 def arguments(env: Sb3VecEnv, settings: PpoSettings) -> dict[str, Any]:

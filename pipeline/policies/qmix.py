@@ -86,4 +86,6 @@ class QMix(MaskedDQN):
 def make(env: Sb3VecEnv, settings: QmixSettings, seed: int, **sb3: Any) -> QMix:
     """Make value mixing on the scorer; ``sb3`` goes through to SB3's constructor."""
     network = {"spec": env.env.feature_spec, "hidden": settings.hidden, "mixers": settings.mixers}
-    return QMix(MixerPolicy, env, seed=seed, policy_kwargs=network, **arguments(settings), **sb3)
+    model = QMix(MixerPolicy, env, seed=seed, policy_kwargs=network, **arguments(settings), **sb3)
+    model.replay_buffer.source = env
+    return model

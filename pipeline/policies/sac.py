@@ -21,6 +21,7 @@ from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pipeline.policies.discounting import ReplayBuffer
 from pipeline.policies.dqn import QScorer
 from pipeline.policies.off_policy import MaskedOffPolicy, Observed, mask_of, masked
 from pipeline.policies.sb3 import Sb3VecEnv
@@ -217,7 +218,7 @@ def _descend(optimizer: torch.optim.Optimizer, loss: Any) -> None:
 def make(env: Sb3VecEnv, settings: SacSettings, seed: int, **sb3: Any) -> DiscreteSAC:
     """Make discrete SAC on the scorer; ``sb3`` goes through to SB3's constructor."""
     network = {"spec": env.env.feature_spec, "hidden": settings.hidden, "temperature": settings.temperature}
-    return DiscreteSAC(
+    model = DiscreteSAC(
         ScorerSacPolicy,
         env,
         Falling(settings.learning_rate),
@@ -226,6 +227,8 @@ def make(env: Sb3VecEnv, settings: SacSettings, seed: int, **sb3: Any) -> Discre
         batch_size=settings.batch,
         tau=settings.tau,
         gamma=settings.gamma,
+        replay_buffer_class=ReplayBuffer,
+        replay_buffer_kwargs={"n_steps": settings.n_steps, "gamma": settings.gamma},
         train_freq=settings.rollout_steps,
         gradient_steps=settings.updates,
         target_entropy=settings.target_entropy,
@@ -233,3 +236,5 @@ def make(env: Sb3VecEnv, settings: SacSettings, seed: int, **sb3: Any) -> Discre
         seed=seed,
         **sb3,
     )
+    model.replay_buffer.source = env
+    return model

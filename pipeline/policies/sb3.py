@@ -20,12 +20,27 @@ class Sb3VecEnv(VecEnv):
         env: Must have been made with ``copy=True``: SB3 keeps the last observation while the next step runs.
         reward_scale: Rewards are multiplied by it, so that values are of order one.
         missing_rate: Share of decisions in which a droppable feature is replaced by its default, as it happens live.
+        gamma: The discount. Below 1 an episode that its horizon cuts off goes on beyond it, as far as values are
+            concerned. At 1 it does not: a sum of costs without an end has no value, and what would be learned instead
+            is the cost a decision, by which it pays to decide often.
+        gamma_every_s: The time that ``gamma`` is for; None: a decision, whenever the next one comes.
     """
 
-    def __init__(self, env: PlacementVectorEnv, *, reward_scale: float = 1.0, missing_rate: float = 0.0) -> None:
+    def __init__(
+        self,
+        env: PlacementVectorEnv,
+        *,
+        reward_scale: float = 1.0,
+        missing_rate: float = 0.0,
+        gamma: float = 0.99,
+        gamma_every_s: float | None = None,
+    ) -> None:
         if not env.copy:
             raise ValueError("the environment reuses its buffers; SB3 needs make_vec(..., copy=True)")
         self.env, self._reward_scale, self._missing_rate = env, reward_scale, missing_rate
+        self._gamma, self._gamma_every_s = gamma, gamma_every_s
+        self.discounts = np.full(env.num_envs, gamma)
+        """Of the last step, for each environment."""
         super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
         self._mask = np.zeros((env.num_envs, env.width), np.bool_)
         self._actions = np.zeros(env.num_envs, np.int64)
@@ -56,15 +71,19 @@ class Sb3VecEnv(VecEnv):
 
     def step_wait(self) -> tuple[Observation, np.ndarray, np.ndarray, list[dict[str, Any]]]:
         """Step all environments."""
+        before_s = self.env.buffers.time_s.copy()
         observation, reward, terminated, truncated, infos = self.env.step(self._actions)
         self.taken.append(self._actions.astype(np.int32))
         done = terminated | truncated
+        if self._gamma_every_s is not None:
+            passed_s = np.where(done, self._gamma_every_s, self.env.buffers.time_s - before_s)
+            self.discounts = self._gamma ** (passed_s / self._gamma_every_s)
         rows: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         for index in np.flatnonzero(done):
             episode = infos["episode"]
             rows[index] = {
                 "terminal_observation": {name: array[index] for name, array in infos["final_obs"].items()},
-                "TimeLimit.truncated": bool(truncated[index] and not terminated[index]),
+                "TimeLimit.truncated": bool(self._gamma < 1.0 and truncated[index] and not terminated[index]),
                 "episode": {"r": float(episode["return"][index]), "l": int(episode["steps"][index]), "t": 0.0},
             }
         return self._seen(observation), (reward * self._reward_scale).astype(np.float32), done, rows

@@ -49,7 +49,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     learning_rate: Amount
     """Falls linearly to a tenth over the training."""
     gamma: Rate
-    """An instance lives for about twenty decisions: 0.95; further ahead the value is noise."""
+    """An instance lives for about twenty decisions: 0.95; further ahead the value is noise. 1: episodes end at their
+    horizon for good, and nothing beyond counts."""
+    gamma_every_s: Annotated[float, msgspec.Meta(gt=0)] | None
+    """``gamma`` is for so many seconds, not for a decision. Where decisions come in bunches, as the offers of a window
+    in ``pods``, a discount by decisions would pay for putting off the bill."""
     hidden: Positive
     """Width of the scorer's layers."""
     reward_scale: float
@@ -77,6 +81,9 @@ class OffPolicySettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     """Decisions kept; a resumed training plays them again, so it costs no checkpoint."""
     learning_starts: int
     """Decisions before the first gradient step, taken at random."""
+    n_steps: Positive
+    """Decisions whose rewards go into a target before the network's own estimate: late rewards arrive sooner, at the
+    price of learning from what exploration did in between."""
     tau: Rate
     """Share of the network that moves into its target at an update of the target."""
 

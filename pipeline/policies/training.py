@@ -76,7 +76,13 @@ def train(
         tensorboard: Folder for TensorBoard's files.
     """
     torch.set_num_threads(1)  # sums in another order would give other bits
-    env = Sb3VecEnv(make_env(settings.envs), reward_scale=settings.reward_scale, missing_rate=settings.missing_rate)
+    env = Sb3VecEnv(
+        make_env(settings.envs),
+        reward_scale=settings.reward_scale,
+        missing_rate=settings.missing_rate,
+        gamma=settings.gamma,
+        gamma_every_s=settings.gamma_every_s,
+    )
     model = ALGORITHMS[algorithm].make(
         env, settings, seed, device=device, tensorboard_log=str(tensorboard) if tensorboard else None
     )

@@ -44,6 +44,15 @@ def test_环境设置_deployenv_nodes():
     assert (alone.assigned_cpu.tolist(), alone.assigned_mem.tolist()) == ([100.0], [60.0])
 
 
+def test_决策设置_vectormac_spaces():
+    """``VectorMAC.__init__``: 2N actions, a cluster of (N, 2, 2); a request says what each half would give."""
+    env = gymnasium.make("sched_env.envs:sched_env/Fading-v0", servers=5)
+    server_num = 5
+    assert env.action_space.n == server_num * 2
+    assert env.observation_space["obs"].shape == (server_num, 2, 2)
+    assert env.observation_space["req"].shape == (2, 2, 2)
+
+
 def test_训练过程_1_linear_decay():
     off_policy = pytest.importorskip("pipeline.policies.off_policy")
     epochs = 1000
@@ -79,6 +88,40 @@ def test_训练过程_2_and_3_envs_reset_get_attr_and_step(tmp_path):
         lengths.append(int(done.sum()))
     assert sum(lengths) == 2
     assert tot_reward > 10
+
+
+@pytest.fixture
+def dqn():
+    """``q_learner`` with epsilon-greedy action selection, on the scorer."""
+    algorithms = pytest.importorskip("pipeline.policies.algorithms")
+    from pipeline.policies.sb3 import Sb3VecEnv
+    from sched_env.vector import make_vec
+
+    env = Sb3VecEnv(make_vec("vm/fading", 4, 0, copy=True, servers=3))
+    settings = algorithms.settings("dqn", hidden=8, train_n=3, batch_size=16, learn_interval=2, learning_starts=8)
+    return algorithms.ALGORITHMS["dqn"].make(env, settings, 0, device="cpu"), settings
+
+
+def test_训练过程_3_选择动作_select_actions(dqn):
+    """``forward``, ``mask_invalid``, ``epsilon_greedy``: whatever eps is, only available servers are chosen."""
+    model, _ = dqn
+    state = model.get_env().reset()
+    for eps, greedy in ((0.0, True), (1.0, False)):
+        model.exploration_rate = eps
+        chosen = [model.predict(state, deterministic=False)[0] for _ in range(20)]
+        assert all(state["mask"][np.arange(4), action].all() for action in chosen)
+        assert (len({tuple(action) for action in chosen}) == 1) == greedy
+
+
+def test_训练过程_4_q_learner更新模型(dqn):
+    """``train_n`` gradient steps on batches of ``BATCH_SIZE`` from the memory, after every ``learn_interval`` steps."""
+    model, settings = dqn
+    before = model.policy.q_net.scorer.score_head.weight.clone()
+    model.learn(4 * 2 * 5)
+    updates = model._n_updates
+    assert updates >= settings.updates
+    assert updates % settings.updates == 0
+    assert not before.equal(model.policy.q_net.scorer.score_head.weight)
 
 
 def test_训练过程_3_执行动作_request_info(tmp_path):

@@ -152,6 +152,18 @@ def test_1_5_nodes_fail_and_come_back():
     assert (np.diff(seen.astype(int), axis=0) == -1).any()
 
 
+def test_1_5_a_node_whose_resources_are_exceeded_is_inactive():
+    """Adapted: cpu and memory cannot be exceeded, as nothing infeasible is placed; network and disk can."""
+    env = tutorial(exceeded="inactive")
+    env.set_dataset([{**TASK, "cpu_request": 0.1, "mem_request": 0.1, "io_network": 600.0}] * 5)
+    observation, _ = env.reset()
+    assert observation["node_active"].all()
+    for _ in range(2):  # 1,200 of 1,000 MB/s
+        observation, *_ = env.step(3)
+    assert observation["node_active"].tolist() == [1, 1, 1, 0, 1, 1, 1, 1, 1, 1]
+    assert not env.action_masks()[3]
+
+
 def test_1_6_template():
     env = tutorial(render_mode="ansi")
     env.reset(seed=0)
@@ -189,7 +201,7 @@ class Test2:
             tensorboard_log=str(tmp_path / "logs"),
             policy_kwargs={"net_arch": {"pi": [128, 128], "vf": [128, 128]}},
         )
-        model.learn(total_timesteps=128, tb_log_name="ppo_serverless")
+        model.learn(total_timesteps=128, tb_log_name="ppo_serverless", progress_bar=True)
         model.save(tmp_path / "ppo_serverless_scheduling")
         mean_reward, std_reward = evaluate_policy(model, DummyVecEnv([make_env]), n_eval_episodes=2, deterministic=True)
         assert np.isfinite([mean_reward, std_reward]).all()
