@@ -60,7 +60,7 @@ NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     ("pods", "dqn"): {"n_steps": 4},
     ("pods", "sac"): {"n_steps": 4},
     ("pods", "qmix"): {"n_steps": 4, "tau": 0.1},
-    ("jobs", "a2c"): {"rollouts_per_segment": 72},
+    ("jobs", "a2c"): {"rollouts_per_segment": 72, "learning_rate": 0.002},
     ("jobs", "dqn"): {"n_steps": 4},
     ("jobs", "sac"): {"n_steps": 4},
     ("jobs", "qmix"): {"n_steps": 4, "tau": 0.1},
