@@ -27,14 +27,14 @@ class _Discounted:
 
     def reset(self: Any) -> None:
         """Empty the buffer."""
-        super().reset()
+        super().reset()  # type: ignore[misc]  # of the class beside it
         self.discounts = np.full((self.buffer_size, self.n_envs), self.gamma, np.float32)
 
     def add(self: Any, *given: Any, **named: Any) -> None:
         """Write a step down, and how much it was discounted."""
         if self.source is not None:
             self.discounts[self.pos] = self.source.discounts
-        super().add(*given, **named)
+        super().add(*given, **named)  # type: ignore[misc]  # of the class beside it
 
     def compute_returns_and_advantage(self: Any, last_values: torch.Tensor, dones: np.ndarray) -> None:
         """Estimate advantages (Schulman et al., 2016), step by step as SB3 does."""
