@@ -69,6 +69,7 @@ def page(results: Mapping[str, Any]) -> str:
         "model. *Sample*: every "
         "problem on the embedded sample.",
     ]
+    lines += ["", results["note"]] if "note" in results else []
     part = ""
     for name, case, row in rows_of(results):
         if name != part:

@@ -230,7 +230,9 @@ def _tally(
         tally.add(feature, asked[name].notna().to_numpy(), _io(asked, name, np.nan).notna().to_numpy())
     tally.add("life", asked["ended"].to_numpy(), np.ones(len(asked), bool))
     tally.counts["calls"] = (dealt.measured, dealt.dealt, int(asked["standard"].isna().sum()) + dealt.homeless)
-    tally.add("standard response", np.zeros(len(asked), bool), (asked["standard"] > 0).to_numpy())
+    # By calls: a job that answers none is late for nobody, however many pods it has.
+    known, answered = asked["standard"] > 0, asked["calls"].clip(lower=1)
+    tally.counts["standard response"] = (0, int(answered[known].sum()), int(answered[~known].sum()))
     tally.add("recorded node", (asked["home"] >= 0).to_numpy())
     columns = ["cpu_capacity_cores", "net_capacity_mb_s", "disk_capacity_iops", "price_usd_per_hour"]
     nodes = windows.frame_of(folder, "nodes", start, end, ["node", *columns])

@@ -48,12 +48,12 @@ def test_todays_data_need_not_wait_for_midnight(stack_now, tmp_path):
     report = json.loads(done.stdout)
     assert report["things"]["nodes"] == len(stack.machines)
     assert report["things"]["active nodes"] == len(stack.machines) - 1
-    assert report["things"]["workloads"] == 8
+    assert report["things"]["workloads"] == 10
     assert report["things"]["functions with requests"] == 2
     assert report["things"]["cards"] == 2
     assert report["groups"][-1] == "nginx"
     ready = {name: [need["what"] for need in needs if not need["there"]] for name, needs in report["problems"].items()}
-    assert ready == {"functions": [], "pods": [], "vm": [], "jobs": [], "workflow": ["workflows"]}
+    assert ready == {"functions": [], "pods": [], "vm": [], "jobs": [], "workflow": []}
     assert report["history_days"] == 0
     assert report["quarantined"] == {}
     assert any("1 USD" in line for line in report["invented"])
