@@ -1,10 +1,10 @@
 """How fast the replay page opens and steps with 100,000 decisions on 5,000 servers, in a real Chromium.
 
 Records the run (worst_fit on vm/fading, so that every server is used: two episodes until they are full), unless
-``--run`` names one that is there, writes the page, opens it from disk, and plays it. Opening is from navigation to the first drawn decision; stepping is
-JavaScript and canvas time for each decision, drawn one after another, and the frames that the browser really showed
-while playing at 120 decisions a second. Targets: under 3 s, 30 frames a second. Beside each time that passed stands the
-CPU time of all of Chromium's processes, which other work on the machine does not change.
+``--run`` names one that is there, writes the page, opens it from disk, and plays it. Opening is from navigation to the
+first drawn decision; stepping is JavaScript and canvas time for each decision, drawn one after another, and the frames
+that the browser really showed while playing at 120 decisions a second. Targets: under 3 s, 30 frames a second. Beside
+each time that passed stands the CPU time of all of Chromium's processes, which other work on the machine changes less.
 
 Writes docs/results/view_speed.json; the last line of the output is the same as one JSON object.
 """
