@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -250,31 +249,3 @@ def test_a_real_scheduler_binds_pods_where_the_policy_says(kube: ControlPlane, r
     assert all(entry["fallback"] is None for entries in logged.values() for entry in entries)
     load = Counter(nodes.values())
     assert max(load.values()) <= 8, "4 cores hold 8 of half a core"
-
-
-@pytest.mark.kube
-@pytest.mark.timeout(600)
-def test_the_watch_survives_the_api_server_and_the_scheduler_survives_the_service(
-    kube: ControlPlane, real: str, settings: Any, kit: Any
-) -> None:
-    with httpx.Client(base_url=real, timeout=60) as client:
-
-        def nodes() -> int:
-            return len(client.post("/v1/place", json=place_body()).json()["placements"][0]["ranked"])
-
-        assert nodes() == 50
-        kube.kill("kube-apiserver")
-        assert nodes() == 50, "what was known last is still answered"
-        kube.start_api_server()
-        kube.add_nodes(["late"])
-        kube.until(lambda: nodes() == 51, "the watch to come back", 60)
-        # etcd stands still: nothing is lost, and it goes on.
-        kube.signal("etcd", signal.SIGSTOP)
-        assert nodes() == 51
-        kube.signal("etcd", signal.SIGCONT)
-        kube.call("DELETE", "/api/v1/nodes/late")
-        kube.until(lambda: nodes() == 50, "the deletion", 60)
-    # An extender that is not there: ignorable, the scheduler goes on without it.
-    kube.start_scheduler(extender("http://127.0.0.1:9"))
-    kube.add_pods(["alone"])
-    assert len(bound(kube, 1)) == 1
