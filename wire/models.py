@@ -46,6 +46,12 @@ class GraphModel:
         self.spec = checked.spec
         self._session = graph.open_session(checked.graph, model_file(checked.name))
 
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """Texts that travel in the graph, so that the digest covers them; whoever reads one checks it."""
+        found: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
+        return found
+
     def __call__(self, inputs: Inputs) -> FloatArray:
         """Answer one number a row, in the unit of the spec."""
         answer: FloatArray = self._session.run([self.spec.output], dict(inputs))[0]
