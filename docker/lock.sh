@@ -13,3 +13,5 @@ lock() { # output, then further arguments
 lock docker/requirements-serve.txt pyproject.toml --extra serve
 lock docker/requirements-serve-sim.txt pyproject.toml --extra serve --extra sim
 printf 'setuptools>=77\n' | lock docker/requirements-build.txt -
+# With the CUDA libraries that torch brings for Linux; on a node without a GPU the same torch runs on the CPU.
+printf 'torch\nnumpy\n' | lock docker/requirements-workload.txt -

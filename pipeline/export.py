@@ -28,13 +28,19 @@ from pipeline.train import read
 from sched_env import problems
 from wire import bundle, graph
 from wire.command import Verb, problem_option
+from wire.contracts import decode
 from wire.contracts.bundle import (
     GOLDEN_FILE,
     MANIFEST_FILE,
+    MODEL_NAMES,
     POLICY_FILE,
     Lineage,
     Manifest,
+    ModelName,
+    ModelSpec,
     content_digest,
+    model_file,
+    model_golden_file,
 )
 from wire.contracts.feature_spec import FeatureSpec, ProblemName
 from wire.errors import run_cli
@@ -43,6 +49,8 @@ SIZES = (1, 2, 3, 5, 20, 100, 1000)
 """Candidate counts that are compared; exporters like to freeze the small ones."""
 GOLDEN_SIZES = (1, 2, 3, 20, 100)
 GOLDEN_ROWS = 4
+SPEC_FILE = "spec.json"
+"""Of a further model's folder, ``data/models/<problem>/<name>``."""
 
 
 class Parity(msgspec.Struct, frozen=True):
@@ -104,18 +112,20 @@ def export(problem: ProblemName) -> Manifest:
     if not (parity.argmax_equal and parity.mask_violations == 0):
         raise DataError(f"the exported graph of {best} does not decide like the network: {parity}")
     files = {POLICY_FILE: policy, GOLDEN_FILE: golden(session, spec)}
+    specs = _further(problem, files)
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     train, test = workload(problem, "train"), workload(problem, "test")
     manifest = Manifest(
         problem=problem,
         feature_spec=spec,
         files=hashes,
-        digest=content_digest(problem, spec, hashes),
+        digest=content_digest(problem, spec, hashes, specs),
         algorithm=description.algorithm,
         opset=graph.OPSET,
         params={"seed": description.seed, **_params(problem)},
         metrics={f"validation_{name}": value for name, value in description.validation.items()},
         lineage=Lineage(git_commit="", dvc_lock_sha256="", run_id="", windows_start=train.start, windows_end=test.end),
+        models=specs or msgspec.UNSET,
     )
     with replaced_folder(paths.BUNDLES / problem) as folder:
         for name, data in files.items():
@@ -127,6 +137,18 @@ def export(problem: ProblemName) -> Manifest:
     measured = {"digest": manifest.digest, "seed": description.seed, **msgspec.structs.asdict(parity)}
     write_atomic(paths.metrics_of("export", problem), json.dumps(measured, indent=2).encode() + b"\n")
     return manifest
+
+
+def _further(problem: str, files: dict[str, bytes]) -> dict[ModelName, ModelSpec]:
+    """Add the further models that stages before made for a problem; ``bundle.check`` holds them to their specs."""
+    specs: dict[ModelName, ModelSpec] = {}
+    for name in MODEL_NAMES:
+        folder = paths.MODELS / problem / name
+        if (folder / SPEC_FILE).exists():
+            specs[name] = decode((folder / SPEC_FILE).read_bytes(), ModelSpec, source=str(folder / SPEC_FILE))
+            for file in (model_file(name), model_golden_file(name)):
+                files[file] = (folder / file).read_bytes()
+    return specs
 
 
 def _params(problem: str) -> dict[str, object]:

@@ -6,12 +6,15 @@ from pathlib import Path
 
 PARAMS = Path("params.yaml")
 CHAMPIONS = Path("champions")
+PROFILES = Path("profiles")
 
 DATA = Path("data")
 RAW = DATA / "raw"
 WINDOWS = DATA / "windows"
 VALIDATION = DATA / "validation"
 CALIBRATION = DATA / "calibration"
+MODELS = DATA / "models"
+"""Further models of bundles: ``<problem>/<model name>``."""
 POLICIES = DATA / "policies"
 BUNDLES = DATA / "bundles"
 EVALUATION = DATA / "evaluation"

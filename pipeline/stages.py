@@ -28,6 +28,7 @@ ENTRY_POINTS: Mapping[str, str] = {
     "clean": "pipeline.clean.__main__",
     "validate": "pipeline.validate.__main__",
     "calibrate": "pipeline.calibrate.__main__",
+    "runtime_model": "pipeline.runtime_model.__main__",
     "train": "pipeline.train",
     "export": "pipeline.export",
     "evaluate": "pipeline.evaluate",

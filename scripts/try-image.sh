@@ -58,3 +58,13 @@ import importlib.util, os
 there = [name for name in ("numba", "gymnasium", "torch", "airflow", "dvc", "pipeline") if importlib.util.find_spec(name)]
 print("user", os.getuid(), "; of what a service must not carry:", there or "nothing")
 raise SystemExit(bool(there) or os.getuid() != 10001)'
+# The workload image installs torch with its CUDA libraries, 3 GB: only when asked for.
+if [ "${WORKLOAD:-0}" = 1 ]; then
+    echo "== the workload image measures every model, on the CPU where there is no GPU"
+    # shellcheck disable=SC2086
+    $buildah bud --isolation chroot --pull-never --format docker $mounts -f docker/workload.Dockerfile -q \
+        --build-arg "BASE=localhost/base@$digest" --build-arg RELEASE=1 -t localhost/workload .
+    load=$($buildah from --pull-never --isolation chroot localhost/workload)
+    $buildah run --isolation chroot "$load" -- /opt/torch/bin/python /opt/workload/workload.py benchmark --size small --seconds 1
+    $buildah rm "$load" >/dev/null
+fi

@@ -163,10 +163,12 @@ def workload(
     chosen: windows.Span = getattr(parts, split)
     found = calibration(problem)
     trace = get(problem).load(folder, chosen.start, chosen.end)
+    believe = get(problem).believed
+    final = apply(trace, problem, found)
     return Workload(
         problem=problem,
         scenario=config.load({**(found.overrides if found else {}), **brought(trace, problem)}),
-        trace=apply(trace, problem, found),
+        trace=believe(final, paths.MODELS / problem) if believe else final,
         start=chosen.start.isoformat(),
         end=chosen.end.isoformat(),
     )

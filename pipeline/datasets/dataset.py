@@ -47,6 +47,8 @@ class Dataset(NamedTuple):
     decisive: Mapping[str, str] = MappingProxyType({})
     """Number of the simulator (``Calibration.values``) -> the metric that it decides: where it is assumed, nothing is
     concluded."""
+    believed: Callable[[Any, Path], Any] | None = None
+    """The same trace as schedulers believe it, by the further models in a folder; None: they know the truth."""
 
 
 def later(module: str, name: str) -> Callable[..., Any]:

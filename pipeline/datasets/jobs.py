@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -32,6 +33,7 @@ from sched_env.jobs.synthetic import CONTENTION, LINK_MB_S, LINK_USD_PER_GB, NOD
 from sched_env.jobs.tables import Floats, Indices, JobTrace, RuntimeTable, Topology
 from sched_env.jobs.workload import Workload
 from sched_env.scenarios import Scenario
+from wire.contracts import decode
 
 IN_USE = 0.01
 """Share of a card in use from which it counts as busy with a job."""
@@ -39,6 +41,9 @@ EVENLY = 1.0
 """Share that a job keeps busy where cards do not report it: two jobs then share a card's time evenly."""
 _NODE, _CARD, _JOB = ["cluster", "node"], ["cluster", "node", "card"], ["cluster", "entity"]
 COLOCATION = "colocation_gain"
+MEASURED_FILE = "measured.json"
+"""Of the runtime model's folder: its errors on held-out sets."""
+ERRORS_SEED = 17
 AT_ONCE_S = 1.0
 """A job that begins so soon before another one's end came after it: times are rounded."""
 
@@ -54,6 +59,13 @@ ABOUT: dict[str, tuple[str, str]] = {
     "price": ("", "ingest.prices: a CSV of instance_type and usd_per_hour"),
 }
 """Feature -> what it decides and what would measure it."""
+
+
+class MeasuredErrors(msgspec.Struct, frozen=True):
+    """What is read of that file."""
+
+    log_error_quantiles: tuple[float, ...] = ()
+    """Evenly spaced quantiles of log(predicted / happened)."""
 
 
 def load(folder: Path, start: datetime, end: datetime) -> Workload:
@@ -396,6 +408,25 @@ def calibrated(workload: Workload, found: Calibration) -> Workload:
     return workload._replace(runtime=dataclasses.replace(runtime, seconds=seconds))
 
 
+def believed(workload: Workload, models: Path) -> Workload:
+    """Let schedulers see run times with the error that the runtime model was measured to have on held-out sets.
+
+    Its error, not its answers: the truth of a simulation is its own table. An error is drawn once for each set, from
+    the quantiles of the measured ones, the same whenever the table is the same.
+    """
+    path = models / "runtime" / MEASURED_FILE
+    if not path.exists():
+        return workload
+    runtime = cast(RuntimeTable, workload.runtime)
+    errors = np.array(decode(path.read_bytes(), MeasuredErrors, source=str(path)).log_error_quantiles)
+    if not errors.size:
+        return workload
+    drawn = np.random.default_rng(ERRORS_SEED).choice(errors, runtime.seconds.shape)
+    # Beside the same two, in whichever order: one set, one error.
+    drawn = np.where(np.tri(drawn.shape[-1], dtype=bool), drawn, drawn.swapaxes(-1, -2))
+    return workload._replace(predicted=dataclasses.replace(runtime, seconds=runtime.seconds * np.exp(drawn)))
+
+
 DATASET = Dataset(
     load,
     starts,
@@ -403,6 +434,7 @@ DATASET = Dataset(
     scaled,
     origins=origins,
     calibrated=calibrated,
+    believed=believed,
     fit=later("pipeline.calibrate.jobs", "fit"),
     check=later("pipeline.calibrate.jobs", "check"),
     brings=brings,

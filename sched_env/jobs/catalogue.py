@@ -14,6 +14,11 @@ from wire.errors import ConfigError, legal
 
 BENCHMARKS = ("resnet50", "yolov8m", "llama3")
 """Models whose step times alone are a card's fingerprint."""
+AMOUNTS = ("cpu", "gpu", "mem_gib", "pressure", "pressure_on_long", "sensitivity")
+NEUTRAL = {"cpu": 0.0, "gpu": 0.5, "mem_gib": 1.0, "pressure": 0.1, "pressure_on_long": 0.1, "sensitivity": 1.0}
+"""What an amount is taken to be when nobody measured it for anything."""
+LONG_S = 1.0
+"""Iterations that take longer are long: language models take seconds, all others milliseconds."""
 UNLIKE = 0.05
 """Log units by which even a model that moves exactly like a benchmark is taken to differ from it."""
 LENGTH_SAYS = 0.05
@@ -25,12 +30,23 @@ class Demand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     seconds: float
     """An iteration, undisturbed."""
-    cpu: float = 0.0
-    """Share of the node's cores, 0 to 1."""
-    gpu: float = 0.0
+    cpu: float | None = None
+    """Share of the node's cores, 0 to 1. Null, here and below: not measured; the mean of other models then."""
+    gpu: float | None = None
     """Share of the card's time, 0 to 1."""
-    mem_gib: float = 0.0
+    mem_gib: float | None = None
     """GPU memory."""
+    pressure: float | None = None
+    """How much longer, as a share, it makes others take whose iterations are short (vision models)."""
+    pressure_on_long: float | None = None
+    """The same of those whose iterations are long (language models), which other things slow down."""
+    sensitivity: float | None = None
+    """How much of others' pressure it feels; 1 is the mean of the models of its kind on the card."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether everything is known."""
+        return None not in [getattr(self, name) for name in AMOUNTS]
 
 
 class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,19 +87,20 @@ class Catalogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         benchmark the model has behaved on the cards where both are known, the more as that one.
         """
         mine = self.demands.get(model, {})
-        if card_type in mine:
-            return mine[card_type]
         if not mine:
             return None
-        known = list(mine.values())
-        logs = [np.log(one.seconds) for one in known]
-        moved = [self._moved(model, other, card_type) for other in mine]
-        return Demand(
-            seconds=float(np.exp(np.mean(logs) + np.mean(moved))),
-            cpu=float(np.mean([one.cpu for one in known])),
-            gpu=float(np.mean([one.gpu for one in known])),
-            mem_gib=float(np.mean([one.mem_gib for one in known])),
-        )
+        found = mine.get(card_type)
+        if found is not None and found.whole:
+            return found
+        if found is not None:
+            seconds = found.seconds
+        else:
+            logs = [np.log(one.seconds) + self._moved(model, other, card_type) for other, one in mine.items()]
+            seconds = float(np.exp(np.mean(logs)))
+        here = [one[card_type] for one in self.demands.values() if card_type in one]
+        told = [found] if found is not None else list(mine.values())
+        amounts = {name: _mean(name, told, here) for name in AMOUNTS}
+        return Demand(seconds, **amounts)
 
     def _moved(self, model: str, source: str, target: str) -> float:
         """Log of how much longer the model takes on one card than on another; 0 without fingerprints of both."""
@@ -108,6 +125,15 @@ class Catalogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def encode(self) -> str:
         """Write it as the text that travels in the graph."""
         return msgspec.json.encode(self, order="sorted").decode()
+
+
+def _mean(name: str, told: list[Demand], here: list[Demand]) -> float:
+    """Return an amount as the model itself told it, else as the models of this card have it, else nothing."""
+    for those in (told, here):
+        values = [value for one in those if (value := getattr(one, name)) is not None]
+        if values:
+            return float(np.mean(values))
+    return NEUTRAL[name]
 
 
 def decoded(text: str, source: str) -> Catalogue:

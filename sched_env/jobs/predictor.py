@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.jobs.catalogue import BENCHMARKS, Catalogue, Demand, decoded
+from sched_env.jobs.catalogue import BENCHMARKS, LONG_S, Catalogue, Demand, decoded
 from sched_env.jobs.runtime import MOST_ON_A_CARD, UNKNOWN_S
 from wire.contracts.bundle import Column, ModelInput, ModelSpec
 from wire.errors import BundleError, TraceError
@@ -26,23 +27,35 @@ Source = Literal["model", "transferred", "unknown"]
 """Of a prediction: the model knows all of the set on this type of card; it knows them from other cards; it does not."""
 Floats = NDArray[np.float64]
 
-ROWS, SECONDS, CATALOGUE = "rows", "seconds", "catalogue"
-"""Names of the graph's input and output, and of the text in its metadata that holds the catalogue."""
+ROWS, SECONDS, CATALOGUE, MEASURED = "rows", "seconds", "catalogue", "measured"
+"""Names of the graph's input and output, and of the texts in its metadata: what is known, how large errors were."""
 NO_JOB_LOG_S = -8.0
 """Log seconds of a co-runner that is not there: shorter than any."""
 NOT_RUN_LOG_S = 10.0
 """Log seconds of a benchmark that does not fit the card: longer than any."""
 
-_AMOUNTS = (("log_s", "log seconds"), ("cpu", "share"), ("gpu", "share"), ("mem_gib", "GiB"), ("log_flops", "log"))
+_AMOUNTS = (
+    ("log_s", "log seconds"),
+    ("cpu", "share"),
+    ("gpu", "share"),
+    ("mem_gib", "GiB"),
+    ("pressure", "ratio"),
+    ("log_flops", "log"),
+)
+_SUMMED = slice(1, 5)
 COLUMNS: tuple[Column, ...] = (
     *(Column(f"own_{name}", unit) for name, unit in _AMOUNTS),
     *(Column(f"{which}_{name}", unit) for name, unit in _AMOUNTS for which in ("more", "less")),
-    *(Column(f"{which}_{name}", unit) for name, unit in _AMOUNTS[1:4] for which in ("others", "all")),
+    *(Column(f"{which}_{name}", unit) for name, unit in _AMOUNTS[1:5] for which in ("others", "all")),
+    Column("sensitivity", "ratio"),
+    Column("crowding", "log"),
     Column("jobs", "count"),
     *(Column(f"card_{name}", "log seconds") for name in BENCHMARKS),
 )
 """One row a job: itself, the larger and the smaller of its (at most two) co-runners in each amount, sums, the card.
-Sorted amounts instead of places, so that the order of co-runners cannot matter."""
+Sorted amounts instead of places, so that the order of co-runners cannot matter. ``crowding`` is what a card that shares
+its time would do: log(1 + sensitivity x pressure of the others); the graph adds what the forest knows beyond it."""
+CROWDING = [column.name for column in COLUMNS].index("crowding")
 SPEC = ModelSpec(
     inputs=(ModelInput(ROWS, "float32", (None, len(COLUMNS)), COLUMNS),),
     output=SECONDS,
@@ -84,10 +97,17 @@ class RuntimePredictor:
     Args:
         graph: Rows of features (``COLUMNS``) -> [rows, 3]: expected, lower and upper seconds.
         catalogue: What is known of cards and models.
+        measured: Errors on sets that were held out when the model was made: ``mape``, ``median_ape`` and others, in
+            per cent; ``fitted_until_s``: its newest measurement, seconds since the epoch.
     """
 
-    def __init__(self, graph: Callable[[NDArray[np.float32]], NDArray[np.float32]], catalogue: Catalogue) -> None:
-        self._graph, self._catalogue = graph, catalogue
+    def __init__(
+        self,
+        graph: Callable[[NDArray[np.float32]], NDArray[np.float32]],
+        catalogue: Catalogue,
+        measured: Mapping[str, float] | None = None,
+    ) -> None:
+        self._graph, self._catalogue, self.measured = graph, catalogue, dict(measured or {})
         self._remembered: dict[Asked, Prediction] = {}
 
     @classmethod
@@ -102,7 +122,11 @@ class RuntimePredictor:
         text = model.metadata.get(CATALOGUE)
         if text is None:
             raise BundleError("the runtime model carries no catalogue", f"metadata {CATALOGUE!r} in its graph")
-        return cls(lambda rows: model({ROWS: rows}), decoded(text, "catalogue of the runtime model"))
+        try:
+            measured = msgspec.json.decode(model.metadata.get(MEASURED, "{}"), type=dict[str, float])
+        except msgspec.DecodeError as error:
+            raise BundleError(f"{MEASURED!r} of the runtime model: {error}", "names and numbers") from error
+        return cls(lambda asked: model({ROWS: asked}), decoded(text, "catalogue of the runtime model"), measured)
 
     @property
     def catalogue(self) -> Catalogue:
@@ -177,25 +201,38 @@ def _ordered(kept: Prediction, models: Sequence[str], asked: Sequence[str]) -> P
 def rows(catalogue: Catalogue, sets: Iterable[Asked]) -> NDArray[np.float32]:
     """Return [jobs of all sets, columns]: a row for each job, set by set, in the order given."""
     made: list[Floats] = []
-    amounts: dict[tuple[str, str], Floats] = {}
+    amounts: dict[tuple[str, str], _Amounts] = {}
     for card_type, models in sets:
         if not 1 <= len(models) <= MOST_ON_A_CARD:
             raise TraceError(f"{len(models)} jobs on a card", f"1 to {MOST_ON_A_CARD}")
         for model in models:
             if (card_type, model) not in amounts:
                 amounts[card_type, model] = _amounts(catalogue, card_type, model)
-        mine = np.array([amounts[card_type, model] for model in models])
+        mine = [amounts[card_type, model] for model in models]
         card = _fingerprint(catalogue, card_type)
-        made += [_row(mine[own], np.delete(mine, own, axis=0), card) for own in range(len(models))]
+        for own, one in enumerate(mine):
+            felt = np.array([other.on_long if one.is_long else other.on_short for other in mine])
+            made.append(_row(felt[own], one.sensitivity, np.delete(felt, own, axis=0), card))
     return np.array(made, np.float32).reshape(len(made), len(COLUMNS))
 
 
-def _amounts(catalogue: Catalogue, card_type: str, model: str) -> Floats:
+class _Amounts(NamedTuple):
+    """A model on a card, as jobs of short and of long iterations feel it."""
+
+    on_short: Floats
+    on_long: Floats
+    sensitivity: float
+    is_long: bool
+
+
+def _amounts(catalogue: Catalogue, card_type: str, model: str) -> _Amounts:
     demand = catalogue.demand(card_type, model)
     if demand is None:
         raise LookupError(f"nothing is known of {model}: it has to run alone first")
     flops = np.log(catalogue.flops[model]) if catalogue.flops.get(model, 0.0) > 0 else 0.0
-    return np.array([np.log(demand.seconds), demand.cpu, demand.gpu, demand.mem_gib, flops])
+    first = [np.log(demand.seconds), *(getattr(demand, name) for name in ("cpu", "gpu", "mem_gib"))]
+    short, long = (np.array([*first, value, flops]) for value in (demand.pressure, demand.pressure_on_long))
+    return _Amounts(short, long, float(demand.sensitivity or 0.0), demand.seconds > LONG_S)
 
 
 def _fingerprint(catalogue: Catalogue, card_type: str) -> Floats:
@@ -203,10 +240,11 @@ def _fingerprint(catalogue: Catalogue, card_type: str) -> Floats:
     return np.array([np.log(known[name]) if name in known else NOT_RUN_LOG_S for name in BENCHMARKS])
 
 
-def _row(own: Floats, others: Floats, card: Floats) -> Floats:
-    nobody = np.array([NO_JOB_LOG_S, 0.0, 0.0, 0.0, 0.0])
+def _row(own: Floats, sensitivity: float, others: Floats, card: Floats) -> Floats:
+    nobody = np.array([NO_JOB_LOG_S, 0.0, 0.0, 0.0, 0.0, 0.0])
     pair = np.vstack([others, np.tile(nobody, (2 - len(others), 1))])
     beside = np.stack([pair.max(axis=0), pair.min(axis=0)], axis=1).ravel()
-    sums = pair[:, 1:4].sum(axis=0)
-    totals = np.stack([sums, own[1:4] + sums], axis=1).ravel()
-    return np.concatenate([own, beside, totals, [1.0 + len(others)], card])
+    sums = pair[:, _SUMMED].sum(axis=0)
+    totals = np.stack([sums, own[_SUMMED] + sums], axis=1).ravel()
+    crowding = np.log1p(sensitivity * sums[-1])
+    return np.concatenate([own, beside, totals, [sensitivity, crowding, 1.0 + len(others)], card])

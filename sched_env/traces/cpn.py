@@ -96,8 +96,16 @@ def _job(job: Any) -> tuple[str, str, float, float]:
 def read_colocations(path: Path, *, skip_bad: bool = False) -> Colocations:
     """Read the co-location profiles; a slot without a model, or without a positive time, is empty."""
     layout = Layout(
-        numbers=("mem_total", "mem_available", "gpu_util", "gpu_mem_free", "gpu_mem_used"),
-        optional=("cpu_usage", *(f"{name}{slot}" for name in ("averagetime", "Flops") for slot in SLOTS)),
+        # A controller that measured its own jobs may not have collected what the node and the card did.
+        optional=(
+            "cpu_usage",
+            "mem_total",
+            "mem_available",
+            "gpu_util",
+            "gpu_mem_free",
+            "gpu_mem_used",
+            *(f"{name}{slot}" for name in ("averagetime", "Flops") for slot in SLOTS),
+        ),
         texts=("gpu", *(f"model{slot}" for slot in SLOTS)),
         times={"timestamp": "%Y/%m/%d %H:%M"},
     )

@@ -238,3 +238,17 @@ with TestClient(create_app()) as client:
         answer = client.post("/v1/place", json=body)
         print(f"{name}:{answer.status_code}", answer.text if answer.status_code != 200 else "")
 """
+
+
+def test_the_workload_image_is_torch_and_one_script_from_a_hashed_list_as_nobody() -> None:
+    text = (ROOT / "docker" / "workload.Dockerfile").read_text()
+    assert set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) == {"${BASE}"}
+    assert re.search(r"^USER 10001:10001$", text, re.MULTILINE)
+    assert "--require-hashes -r requirements-workload.txt" in text
+    assert re.findall(r"^COPY (.*)", text, re.MULTILINE) == [
+        "docker/check-base.sh docker/requirements-workload.txt ./",
+        "docker/workload.py ./",
+    ]
+    listed = (ROOT / "docker" / "requirements-workload.txt").read_text()
+    assert re.search(r"^torch==", listed, re.MULTILINE)
+    assert listed.count("--hash=sha256:") >= len(re.findall(r"^\S+==", listed, re.MULTILINE))

@@ -19,8 +19,11 @@ KNOWN = Catalogue(
         "P100": Card({"resnet50": 0.04, "yolov8m": 0.10}),
     },
     demands={
-        "small": {"A100": Demand(0.01, cpu=0.1, gpu=0.2, mem_gib=1.0), "P100": Demand(0.02, 0.1, 0.3, 1.0)},
-        "large": {"A100": Demand(10.0, cpu=0.2, gpu=0.8, mem_gib=16.0)},
+        "small": {
+            "A100": Demand(0.01, 0.1, 0.2, 1.0, 0.1, 0.1, 1.0),
+            "P100": Demand(0.02, 0.1, 0.3, 1.0, 0.1, 0.1, 1.0),
+        },
+        "large": {"A100": Demand(10.0, 0.2, 0.8, 16.0, 0.4, 0.4, 2.0)},
     },
     flops={"small": 1e9},
 )

@@ -1,0 +1,185 @@
+r"""How far predicted run times are off: grouped 5-fold, an unseen card, an unseen model; the forest beside XGBoost.
+
+    python benchmarks/runtime_model.py --profiles ../shared/data/cpn-gpu-profiles/colocation_profiles.csv \
+        --out docs/results
+
+Everything is learned from the training sets alone, facts of the catalogue and margins of the intervals included;
+nothing goes in that is known only while the held-out jobs run. Last line: a JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.runtime_model import facts, profiles
+from pipeline.runtime_model.model import FOLDS, Fitted, cross_validated, figures, fit, offset
+from sched_env.jobs.catalogue import Demand
+from sched_env.jobs.predictor import rows
+
+Floats = NDArray[np.float64]
+
+
+def report(predicted: Floats, measured: profiles.Profiles) -> dict[str, float]:
+    return {name: round(value, 2) for name, value in figures(predicted, measured).items()}
+
+
+def point(predicted: Floats, measured: profiles.Profiles) -> dict[str, float]:
+    """Figures of a model without intervals."""
+    found = report(np.stack([predicted] * 3, axis=1), measured)
+    return {name: value for name, value in found.items() if "cover" not in name and "width" not in name}
+
+
+def by_card(predicted: Floats, measured: profiles.Profiles) -> dict[str, dict[str, float]]:
+    cards = np.array([card for card, models in measured.sets for _ in models])
+    of = np.array([card for card, _ in measured.sets])
+    return {card: report(predicted[cards == card], measured.only(of == card)) for card in measured.cards()}
+
+
+def others(kind: str, measured: profiles.Profiles, seed: int) -> Floats:
+    """Predict by folds with another learner."""
+    fold, of = measured.folds(FOLDS, seed), measured.of_set()
+    logs, predicted = measured.logs(), np.empty(len(of))
+    for number in range(FOLDS):
+        train = fold != number
+        known = facts.catalogue(measured.only(train))
+        asked: NDArray[Any] = rows(known, measured.asked())
+        at = train[of]
+        if kind == "plain forest":
+            # What the issue calls plain: names of card, model and co-runners (sorted), log time, mean of the leaves.
+            asked, base = _names(measured), np.zeros(len(of))
+            learner: Any = _forest()
+        else:
+            base = offset(asked)
+            learner = _xgboost(kind)
+        learner.fit(asked[at], (logs - base)[at])
+        predicted[~at] = learner.predict(asked[~at]) + base[~at]
+    return predicted
+
+
+def _names(measured: profiles.Profiles) -> Floats:
+    cards, models = measured.cards(), measured.models()
+    made = []
+    for card, names in measured.sets:
+        for own, name in enumerate(names):
+            rest = names[:own] + names[own + 1 :]
+            beside = [rest.count(one) for one in models]
+            flops = [*sorted((measured.flops[other] for other in rest), reverse=True), 0.0, 0.0]
+            who = [*(card == one for one in cards), *(name == one for one in models)]
+            made.append([*who, *beside, measured.flops[name], *flops[:2], len(names)])
+    return np.array(made, np.float64)
+
+
+def _forest() -> Any:
+    from sklearn.ensemble import RandomForestRegressor
+
+    return RandomForestRegressor(40, max_features=0.5, random_state=0)
+
+
+def _xgboost(kind: str) -> Any:
+    import xgboost
+
+    objective = "reg:squarederror" if kind.endswith("squares") else "reg:absoluteerror"
+    return xgboost.XGBRegressor(
+        n_estimators=500,
+        learning_rate=0.05,
+        max_depth=6,
+        subsample=0.8,
+        colsample_bytree=0.6,
+        objective=objective,
+        n_jobs=1,
+        random_state=0,
+    )
+
+
+def _apart(fitted: Fitted, known: Any, test: profiles.Profiles) -> Floats:
+    asked = rows(known, test.asked())
+    return fitted.predict(asked)
+
+
+def unseen_cards(measured: profiles.Profiles) -> dict[str, dict[str, float]]:
+    """Leave a type of card out; of it, only the three benchmark times are known."""
+    of = np.array([card for card, _ in measured.sets])
+    found = {}
+    for card in measured.cards():
+        fitted = fit(measured.only(of != card))
+        test = measured.only(of == card)
+        fingerprint = facts.catalogue(test).cards[card].fingerprint_s
+        known = fitted.catalogue.with_card(card, fingerprint)
+        trained = np.array([all(name in known.demands for name in models) for _, models in test.sets])
+        test = test.only(trained)
+        found[card] = report(_apart(fitted, known, test), test)
+    return found
+
+
+def unseen_models(measured: profiles.Profiles) -> dict[str, dict[str, float]]:
+    """Leave a model out; of it, only the time alone on each card is known (the shortest seen, where it never was)."""
+    found = {}
+    for model in measured.models():
+        there = np.array([model in models for _, models in measured.sets])
+        fitted = fit(measured.only(~there))
+        known, test = fitted.catalogue, measured.only(there)
+        for card in test.cards():
+            times = [
+                (len(models) > 1, float(seconds[models.index(model)]))
+                for (where, models), seconds in zip(test.sets, test.seconds, strict=True)
+                if where == card
+            ]
+            known = known.with_demand(card, model, Demand(min(times)[1]))
+        known_sets = np.array([all(name in known.demands for name in models) for _, models in test.sets])
+        test = test.only(known_sets & np.array([len(models) > 1 for _, models in test.sets]))
+        own = np.array([name == model for _, models in test.sets for name in models])
+        predicted, truth = _apart(fitted, known, test), test.logs()
+        error = 100.0 * np.abs(np.expm1(predicted[:, 0] - truth))
+        inside = (predicted[:, 1] <= truth) & (truth <= predicted[:, 2])
+        found[model] = {
+            "mape": round(float(error[own].mean()), 2),
+            "median_ape": round(float(np.median(error[own])), 2),
+            "coverage90": round(100.0 * float(inside[own].mean()), 2),
+            "mape_of_co_runners": round(float(error[~own].mean()), 2),
+        }
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--profiles", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--seeds", type=int, default=3, help="ways to deal the sets to folds")
+    options = parser.parse_args()
+    measured, began = profiles.read([options.profiles]), time.process_time()
+    result: dict[str, Any] = {}
+
+    def keep(**parts: Any) -> None:
+        """Write what there is so far: the whole takes a quarter of an hour."""
+        result.update(parts, cpu_s=round(time.process_time() - began, 1), load_average=os.getloadavg())
+        print(parts, flush=True)
+        if options.out:
+            (options.out / "runtime_model.json").write_text(json.dumps(result, indent=1) + "\n")
+
+    deals = []
+    for seed in range(options.seeds):
+        predicted = cross_validated(measured, seed=seed)
+        deals.append(report(predicted, measured))
+        mean = {name: round(float(np.mean([deal[name] for deal in deals])), 2) for name in deals[0]}
+        keep(grouped=mean, grouped_by_deal=deals)
+        if not seed:
+            keep(by_card=by_card(predicted, measured))
+            keep(unseen_card=unseen_cards(measured))
+            learners = {}
+            for kind in ("plain forest", "xgboost, squares", "xgboost, absolute"):
+                learners[kind] = point(others(kind, measured, 0), measured)
+                keep(others=learners)
+    keep(unseen_model=unseen_models(measured))
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
