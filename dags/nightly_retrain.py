@@ -112,7 +112,7 @@ def nightly_retrain() -> None:
     training = mapped_stage("train", listed, pool=GPU_POOL)
     judging = judged.expand(problem=kept)
     plan >> stage("ingest") >> stage("clean") >> windows >> calibrated >> listed
-    windows >> stage("runtime_model") >> listed
+    windows >> stage("runtime_model") >> training
     training >> kept
     judging >> recorded
     for problem in PROBLEMS:
