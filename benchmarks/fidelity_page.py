@@ -70,8 +70,9 @@ def page(results: Mapping[str, Any]) -> str:
         "problem on the embedded sample.",
     ]
     lines += ["", results["note"]] if "note" in results else []
-    part = ""
-    for name, case, row in rows_of(results):
+    part, rows = "", list(rows_of(results))
+    order = list(dict.fromkeys(name for name, _, _ in rows))
+    for name, case, row in sorted(rows, key=lambda one: order.index(one[0])):
         if name != part:
             lines += ["", f"## {name[0].upper()}{name[1:]}", "", "| case | figure | predicted | measured | off by | |"]
             lines += ["| --- | --- | ---: | ---: | ---: | --- |"]
