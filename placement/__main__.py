@@ -8,6 +8,7 @@ import logging
 import socket
 
 from placement import tls
+from placement.request_ids import JsonLines
 from placement.server import Server, config
 from placement.service import open_store
 from placement.settings import load
@@ -21,11 +22,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=8100)
     parser.add_argument("--tls-port", type=int, help="a second port, for clients that show a certificate")
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    parser.add_argument("--log-format", default="text", choices=("text", "json"), help="json: one object a line")
 
 
 def run(options: argparse.Namespace) -> int:
     """Serve until told to stop."""
     logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    if options.log_format == "json":
+        logging.getLogger().handlers[0].setFormatter(JsonLines())
     settings = load()
     # Both would only show as a traceback from inside the server: say them as what they are, before it starts.
     taken = bind(options.host, options.port)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -16,6 +17,7 @@ from starlette.routing import Route
 from placement import service
 from placement.api import bodies, clusters, extender, health, jobs, openapi, page, place, policies, trying
 from placement.errors import PlaceRefusedError, PushRefusedError
+from placement.request_ids import RequestIds
 from placement.settings import Settings, load
 from sched_env import problems
 from wire.errors import LoadmasterError
@@ -60,6 +62,7 @@ def create_app(settings: Settings | None = None) -> Starlette:
         routes=[*DESCRIBED, Route("/openapi.json", described), *page.routes],
         exception_handlers={LoadmasterError: refuse, HTTPException: unknown, Exception: fail},
         lifespan=lifespan,
+        middleware=[Middleware(RequestIds)],
     )
     app.router.redirect_slashes = False  # an empty 307 is a fourth shape; a path that does not exist is a 404
     return app

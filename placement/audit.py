@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from placement.appending import AppendedFile
+from placement.request_ids import current
 from placement.settings import Settings
 from wire.contracts.feature_spec import ProblemName
 
@@ -43,6 +44,8 @@ class AuditLine(msgspec.Struct, frozen=True):
     approver: str | None = None
     reason: str = ""
     """Of a refusal."""
+    request: str = msgspec.field(default_factory=current.get)
+    """Id of the call; empty for what the service did by itself."""
     at: str = msgspec.field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
 
 

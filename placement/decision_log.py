@@ -65,10 +65,10 @@ class DecisionLog:
         try:
             full = sorted(folder.glob(f"{FILE_NAME}.*"), reverse=True) if time.monotonic() >= self._try_at else []
             for lines in full:
-                lost = decision_files.convert(lines, self._settings.log_files)
+                lost = decision_files.convert_beside(lines, self._settings.log_files)
                 if lost:
                     self._metrics.log_lost.inc(lost)
-        except (OSError, ImportError) as error:  # without pyarrow the lines stay lines
+        except (OSError, ValueError) as error:  # without pyarrow the lines stay lines
             self._try_at = time.monotonic() + CONVERT_AGAIN_S
             log.warning("the decision log cannot be turned into Parquet for now: %s", error)
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from placement import decision_files
 from placement.decision_log import FILE_NAME, DecisionLog
 from placement.metrics import Metrics
 from placement.ranking import feature_hash
@@ -60,6 +61,7 @@ def line(number: int) -> DecisionLine:
 
 def test_full_files_become_parquet_and_the_oldest_fall_off(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("placement.appending.MIB", 3000)
+    monkeypatch.setattr(decision_files, "convert_beside", decision_files.convert)  # many processes would take long
     small = msgspec.structs.replace(settings, log_file_mib=1, log_files=2)
     for first in range(0, 100, 5):
         log = DecisionLog(small, Metrics())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import os
 import signal
 import socket
@@ -17,6 +18,8 @@ from typing import Any
 import pytest
 
 from placement import check_config
+from placement.audit import AuditLine, AuditLog
+from placement.request_ids import JsonLines, current
 from placement.settings import load
 from wire.errors import ConfigError
 
@@ -67,6 +70,26 @@ def test_check_config_shows_what_would_be_used(
     monkeypatch.setenv("LOADMASTER_FALLBACK_VM", "magic")
     with pytest.raises(ConfigError, match="magic"):
         check_config.main([])
+
+
+def test_every_answer_carries_the_id_of_its_request(shared_live: Any, kit: Any) -> None:
+    assert shared_live.get("/healthz", headers={"X-Request-Id": "abc-1"}).headers["x-request-id"] == "abc-1"
+    made = {shared_live.get("/healthz", headers=sent).headers["x-request-id"] for sent in ({}, {"X-Request-Id": "a b"})}
+    assert len(made) == 2
+    assert all(len(one) == 16 for one in made)
+    assert kit.place(shared_live, {"problem": "ships"}).headers["x-request-id"]
+
+
+def test_a_line_of_the_log_is_one_json_object_with_the_request(settings: Any) -> None:
+    record = logging.LogRecord("placement", logging.WARNING, "x.py", 1, "found %s\nand more", ("it",), None)
+    token = current.set("abc-1")
+    line = json.loads(JsonLines().format(record))
+    assert (line["level"], line["message"], line["request"]) == ("warning", "found it\nand more", "abc-1")
+    audit = AuditLog(settings)
+    audit.write(AuditLine("rollback", "functions", "127.0.0.1", "ada", "done", None, 2))
+    audit.close()
+    current.reset(token)
+    assert json.loads((settings.log_dir / "audit.jsonl").read_text())["request"] == "abc-1"
 
 
 def test_sigterm_under_load_loses_no_request(settings: Any, kit: Any) -> None:
