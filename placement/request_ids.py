@@ -1,4 +1,4 @@
-"""Every request has an id: the caller's own (``X-Request-Id``), or a new one; answers, logs and the audit log have it."""
+"""Every request has an id: the caller's own (``X-Request-Id``), or a new one; answers, log and audit log have it."""
 
 from __future__ import annotations
 

@@ -82,7 +82,10 @@ def test_full_files_become_parquet_and_the_oldest_fall_off(settings: Any, monkey
     assert rows[0]["time"].isoformat() == line(kept[0]).at.replace(".125", ".125000")
 
 
-def test_a_kill_between_lines_and_parquet_loses_and_doubles_nothing(settings: Any) -> None:
+def test_a_kill_between_lines_and_parquet_loses_and_doubles_nothing(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decision_files, "convert_beside", decision_files.convert)
     settings.log_dir.mkdir(parents=True)
     encoded = [msgspec.json.encode(line(number)) for number in range(20)]
     torn = b"\n".join(encoded) + b'\n{"at": "2026-0'  # killed in the middle of a line
