@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
+from urllib.parse import quote
 
 from kubernetes.client import ApiClient, ApiException
 from urllib3.exceptions import HTTPError
@@ -26,7 +27,7 @@ from placement.cpn.manifests import ATTEMPT, JOB
 from placement.cpn.records import kube_name
 from placement.cpn.topology import Cluster
 from placement.kube.objects import Node
-from placement.kube.rest import TIMEOUT_S, Rest
+from placement.kube.rest import Rest
 from placement.kube.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -107,27 +108,12 @@ class KubeGateway(Rest):
     def log(self, name: str) -> str:
         """Return the end of a log; a pod without one, or a node that does not answer, has none."""
         try:
-            pods = self._client.call_api(
-                self._pods,
-                "GET",
-                query_params=[("labelSelector", f"batch.kubernetes.io/job-name={name}")],
-                auth_settings=["BearerToken"],
-                response_type="object",
-                _return_http_data_only=True,
-                _request_timeout=TIMEOUT_S,
-            )
-            pod = next(iter(pods.get("items") or []), None)
+            selector = quote(f"batch.kubernetes.io/job-name={name}", safe="")
+            pod = next(iter(self.get(f"{self._pods}?labelSelector={selector}").get("items") or []), None)
             if pod is None:
                 return ""
-            answer = self._client.call_api(
-                f"{self._pods}/{pod['metadata']['name']}/log",
-                "GET",
-                query_params=[("tailLines", "200"), ("limitBytes", str(LOG_BYTES))],
-                auth_settings=["BearerToken"],
-                _preload_content=False,
-                _return_http_data_only=True,
-                _request_timeout=TIMEOUT_S,
-            )
+            path = f"{self._pods}/{pod['metadata']['name']}/log?tailLines=200&limitBytes={LOG_BYTES}"
+            answer = self._ask("GET", path, None, "application/json")
             try:
                 return bytes(answer.read(LOG_BYTES)).decode(errors="replace")
             finally:
@@ -233,9 +219,12 @@ class Link:
                     break
                 except UNREACHABLE as error:
                     self.failures += 1
-                    log.warning(
-                        "%s: %s %s: %s; again in %.1f s", self.name, command.kind, command.job, _said(error), pause
-                    )
+                    said = _said(error)
+                    log.warning("%s: %s %s: %s; again in %.1f s", self.name, command.kind, command.job, said, pause)
+                except Exception:
+                    # A fault of ours; without this thread nothing would ever be asked of the cluster again.
+                    self.failures += 1
+                    log.exception("%s: %s %s", self.name, command.kind, command.job)
                 self._stopped.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - not all at the same moment
                 pause = min(2 * pause, LONGEST_PAUSE_S)
 

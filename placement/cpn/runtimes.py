@@ -136,7 +136,7 @@ class Tables:
             (kind, chosen)
             for kind in card_types
             for size in range(1, MOST_ON_A_CARD + 1)
-            for chosen in itertools.combinations_with_replacement(models, size)
+            for chosen in itertools.combinations_with_replacement(sorted(models), size)
         ]
         self._ask([key for key in sets if key not in self._known])
         index = {model: k for k, model in enumerate(models)}

@@ -19,12 +19,15 @@ from alembic.config import Config
 
 from placement.cpn import crash
 from placement.cpn.records import Attempt, Job
-from placement.cpn.states import ENDED, LEGAL, ON_A_CARD, State
+from placement.cpn.states import ENDED, IN_LINE, LEGAL, ON_A_CARD, State
 from wire.errors import ConfigError, LoadmasterError
 
 SQLITE = "sqlite"
 WAIT_S = 30.0
 """For another writer; transactions take milliseconds."""
+
+ACTIVE: tuple[State, ...] = (*IN_LINE, *ON_A_CARD)
+"""Asked for by name, not as what has not ended: an index finds these among a hundred thousand that have."""
 
 metadata = sa.MetaData()
 JOBS, ATTEMPTS, MOVES, META = (
@@ -125,7 +128,7 @@ class JobStore:
                 return Job(*found), False
             if most_active is not None:
                 active = connection.execute(
-                    sa.select(sa.func.count()).where(JOBS.c.tenant == job.tenant, JOBS.c.state.not_in(ENDED))
+                    sa.select(sa.func.count()).where(JOBS.c.tenant == job.tenant, JOBS.c.state.in_(ACTIVE))
                 ).scalar_one()
                 if active >= most_active:
                     return None
@@ -156,7 +159,7 @@ class JobStore:
 
     def active(self) -> list[Job]:
         """Return all jobs that have not ended, in order of submission."""
-        asked = sa.select(*_JOB_COLUMNS).where(JOBS.c.state.not_in(ENDED)).order_by(JOBS.c.seq)
+        asked = sa.select(*_JOB_COLUMNS).where(JOBS.c.state.in_(ACTIVE)).order_by(JOBS.c.seq)
         return [Job(*row) for row in self._rows(asked)]
 
     def last_seq(self) -> int:
