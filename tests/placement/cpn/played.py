@@ -7,6 +7,7 @@ when the controller dies.
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -153,7 +154,15 @@ class World:
     def seen(self, one: PlayedJob) -> PodSeen:
         running = one.running and one.ended is None
         return PodSeen(
-            one.cluster, one.job, one.attempt, one.node, running, one.ended, "as played" if one.ended else "", None, 1.0
+            one.cluster,
+            one.job,
+            one.attempt,
+            one.node,
+            running,
+            one.ended,
+            "as played" if one.ended else "",
+            None,
+            time.time(),
         )
 
 

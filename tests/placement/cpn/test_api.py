@@ -113,6 +113,7 @@ def test_a_job_is_cancelled(desk: Desk) -> None:
     assert desk.client.delete("/v1/jobs/none").status_code == 404
 
 
+@pytest.mark.soak
 def test_finished_jobs_become_raw_events_and_a_report(desk: Desk, tmp_path: Path) -> None:
     import json
 

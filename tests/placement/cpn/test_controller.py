@@ -19,6 +19,7 @@ from tests.placement.cpn.played import Rehearsal
 
 Rehearse = Callable[..., Rehearsal]
 Submit = Callable[..., Job]
+pytestmark = pytest.mark.soak  # whole queues, and the simulator is compiled; not yet seen through on a quiet machine
 COUNTS = {"RTX4090": 2, "A100": 1, "P100": 6}
 
 
