@@ -71,7 +71,7 @@ VERBS: Table = {
     "used by the DAGs and by make": {
         "workspace": ("pipeline.workspace:main", "prepare a run's clone and say what it maps over"),
         "question": ("pipeline.approval:main", "print what a person is asked before a policy goes live"),
-        "rollback": ("pipeline.rollback:main", "versions to go back to; the question, and what follows from its answer"),
+        "rollback": ("pipeline.rollback:main", "versions to go back to, the question and its answer"),
         "note": ("pipeline.airflow_notes:main", "write what became of a night into its note in Airflow"),
         "notify": ("pipeline.notify:main", "tell people by mail or webhook"),
         "contracts": ("pipeline.contracts.__main__:main", "rewrite docs/contracts after a deliberate change"),
