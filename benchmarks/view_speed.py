@@ -17,6 +17,7 @@ import json
 import os
 import platform
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -130,8 +131,7 @@ def main() -> int:
             "shown_frames_per_s": round(shown, 1),
             "shown_frame_cpu_ms": round(frame_cpu_ms, 1),
             "targets": {"open_s": OPEN_TARGET_S, "frames_per_s": FRAMES_TARGET},
-            "met_by_the_clock": min(opened) <= OPEN_TARGET_S and shown >= FRAMES_TARGET,
-            "met": min(opened_cpu) <= OPEN_TARGET_S and frame_cpu_ms <= 1e3 / FRAMES_TARGET,
+            "met": statistics.median(opened) <= OPEN_TARGET_S and shown >= FRAMES_TARGET,
         }
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "view_speed.json").write_text(json.dumps(report, indent=1) + "\n")

@@ -58,9 +58,11 @@ def trace_of(case, spacing_s=0.0) -> PodTrace:
 def environment(case, spacing_s=0.0, **keys):
     assume(all(any(first <= w < stop for _, _, (first, stop) in case[0]) for w in range(WINDOWS)))
     try:
-        return make_vec("pods/deploy", 1, trace=(trace_of(case, spacing_s), NODES), episode_windows=WINDOWS, **keys)
+        env = make_vec("pods/deploy", 1, trace=(trace_of(case, spacing_s), NODES), episode_windows=WINDOWS, **keys)
+        env.reset()
     except ConfigError:  # no node is ever stressed: nothing to decide
         assume(False)
+    return env
 
 
 def fewest_by_trying(env) -> float:
