@@ -53,7 +53,7 @@ DEADLINE_HOURS = float(os.environ.get("LOADMASTER_DEADLINE_HOURS", "4"))
 GPU_POOL = os.environ.get("LOADMASTER_GPU_POOL", "default_pool")
 """Airflow pool that trainings take a slot of: as many slots as there are GPUs to train on."""
 
-Source = Literal["sample", "prometheus", "requests", "openmetrics", "parquet", "traces"]
+Source = Literal["sample", "prometheus", "requests", "openmetrics", "parquet", "traces", "decisions"]
 OPTIONAL_DAY = {"type": ["null", "string"], "format": "date"}
 
 
