@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BY_HAND = {"ingest", "clean", "validate"}
 """Verbs whose ``main`` is not a ``Verb`` yet; with the last of them ``cli._called`` goes too."""
 
-NOT_A_VERB = {"placement.trial", "wire.cli"}
-"""A child process of the service, and the door itself."""
+NOT_A_VERB = {"placement.trial", "placement.decision_files", "wire.cli"}
+"""Child processes of the service, and the door itself."""
 
 
 def source(module: str) -> Path:
