@@ -54,9 +54,13 @@ stages:
   ingest: {cmd: python stages.py ingest data/raw, outs: [data/raw]}
   clean: {cmd: python stages.py clean data/windows, deps: [data/raw], outs: [data/windows]}
   validate: {cmd: python stages.py validate data/validation, deps: [data/windows], outs: [data/validation]}
+  runtime_model: {cmd: python stages.py runtime_model data/models, deps: [data/validation], outs: [data/models]}
+  calibrate:
+    foreach: [functions]
+    do: {cmd: python stages.py calibrate data/calibration, deps: [data/validation], outs: [data/calibration]}
   train:
     foreach: [functions]
-    do: {cmd: python stages.py train data/policies, deps: [data/validation], outs: [data/policies]}
+    do: {cmd: python stages.py train data/policies, deps: [data/calibration, data/models], outs: [data/policies]}
   export:
     foreach: [functions]
     do:
