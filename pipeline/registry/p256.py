@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,13 +70,11 @@ def _token(uri: str) -> Iterator[Any]:
             f"a key in a token cannot be used: {error}", "the package pykcs11", "pip install 'loadmaster[pkcs11]'"
         ) from error
     place = uri.split("?", maxsplit=1)[0]  # without the PIN
-    # Made before it is set up: one that logs in and then finds no key would stay logged in as long as its error is kept,
-    # and nothing else of this process could log in.
-    token = Signer.__new__(Signer)
     try:
-        token.__init__(uri)  # type: ignore[misc]
+        token = Signer(uri)
     except Exception as error:  # whatever module, token and PIN make the library raise
-        _leave(token)
+        # Its frames hold a session of the token, and as long as one is open nobody else of this process can log in.
+        traceback.clear_frames(error.__traceback__)
         raise RegistryError(
             f"{place}: {type(error).__name__}: {error}", "pkcs11:token=…;object=…?module-path=…&pin-source=file:…"
         ) from error
@@ -85,13 +84,9 @@ def _token(uri: str) -> Iterator[Any]:
             raise RegistryError(f"{place}: not a key on NIST P-256", "EC:prime256v1")
         yield token
     finally:
-        _leave(token)
-
-
-def _leave(token: Any) -> None:
-    if token.session is not None:
-        token.session.closeSession()
-    token.session = None
+        if token.session is not None:
+            token.session.closeSession()
+        token.session = None
 
 
 @functools.cache
