@@ -57,15 +57,18 @@ stages:
   runtime_model: {cmd: python stages.py runtime_model data/models, deps: [data/validation], outs: [data/models]}
   calibrate:
     foreach: [functions]
-    do: {cmd: python stages.py calibrate data/calibration, deps: [data/validation], outs: [data/calibration]}
+    do: {cmd: python stages.py calibrate data/calibration/functions, deps: [data/validation], outs: [data/calibration/functions]}
   train:
     foreach: [functions]
-    do: {cmd: python stages.py train data/policies, deps: [data/calibration, data/models], outs: [data/policies]}
+    do:
+      cmd: python stages.py train data/policies/functions
+      deps: [data/calibration/functions, data/models]
+      outs: [data/policies/functions]
   export:
     foreach: [functions]
     do:
       cmd: python stages.py export data/bundles/functions
-      deps: [data/policies, champions/functions]
+      deps: [data/policies/functions, champions/functions]
       outs: [data/bundles/functions]
   evaluate:
     foreach: [functions]

@@ -119,11 +119,9 @@ def test_a_rejection_pushes_nothing_and_is_kept(local, rejected_night):
     assert state == "success"
     assert tasks["gate"] == tasks["approve"] == tasks["rejected"] == "success"
     assert tasks["promote"] == tasks["push"] == tasks["verify"] == "skipped"
-    kept = records(settings)
-    assert [(row["state"], row["approver"], row["reason"]) for row in kept] == [
-        ("rejected", APPROVER, "not on a Friday")
-    ]
-    assert kept[0]["gate"]["outcome"] == "pass"
+    kept = records(settings)[0]  # further ones are of the nights after, if those tests ran first
+    assert (kept["state"], kept["approver"], kept["reason"]) == ("rejected", APPROVER, "not on a Friday")
+    assert kept["gate"]["outcome"] == "pass"
 
 
 def test_an_approval_ends_with_the_live_digest_of_the_registry_answering(local, approved_night):
