@@ -57,7 +57,10 @@ stages:
   runtime_model: {cmd: python stages.py runtime_model data/models, deps: [data/validation], outs: [data/models]}
   calibrate:
     foreach: [functions]
-    do: {cmd: python stages.py calibrate data/calibration/functions, deps: [data/validation], outs: [data/calibration/functions]}
+    do:
+      cmd: python stages.py calibrate data/calibration/functions
+      deps: [data/validation]
+      outs: [data/calibration/functions]
   train:
     foreach: [functions]
     do:
