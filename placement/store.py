@@ -71,7 +71,7 @@ class Pointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     shadow_digest: str | None = None
     canary: Canary | None = None
     returned: Returned | None = None
-    schema: Literal[1] = 1
+    schema: Literal[1] = msgspec.field(default_factory=lambda: 1)  # a plain default would not be written
 
     @property
     def pinned(self) -> set[str]:
