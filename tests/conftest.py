@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 SLOW_FILE = Path(__file__).with_name("slow.txt")
-SLOW_S = 5.0
+SLOW_S = 2.0
 """Seconds above which a test is slow: all its cases together, because they are left out together."""
 
 LONG_MARKERS = ("airflow", "kube", "spark", "browser", "prometheus", "s3", "shared", "slow", "soak")
