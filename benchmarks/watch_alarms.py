@@ -105,6 +105,7 @@ def main() -> None:
         "load_average": os.getloadavg()[0],
     }  # fmt: skip
     if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
         (options.out / "watch_alarms.json").write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result))
 
