@@ -293,6 +293,7 @@ class Controller:
     def _hear(self, event: Event, now: float) -> None:
         if isinstance(event, Listed):
             self._compare(event)
+            self._dirty = True  # a cluster that is heard of, again or at last, may take what waits
             return
         for kind in ANSWERS[type(event)]:
             self._asked.discard((kind, event.job, event.attempt))
