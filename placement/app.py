@@ -15,8 +15,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from placement import service
-from placement.api import bodies, clusters, extender, health, jobs, openapi, page, place, policies, trying
+from placement.api import bodies, clusters, extender, health, jobs, looking, openapi, page, place, policies, trying
 from placement.errors import PlaceRefusedError, PushRefusedError
+from placement.over_time import OverTime
 from placement.request_ids import RequestIds
 from placement.settings import Settings, load
 from sched_env import problems
@@ -32,6 +33,7 @@ DESCRIBED = (
     *policies.group.routes,
     *trying.group.routes,
     *jobs.group.routes,
+    *looking.group.routes,
     *health.group.routes,
 )
 """Every route of the API; the pages for people come beside them."""
@@ -47,7 +49,9 @@ def create_app(settings: Settings | None = None) -> Starlette:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         app.state.service = running = await asyncio.to_thread(service.start, chosen)
-        tasks = [asyncio.create_task(running.recover_for_ever()), asyncio.create_task(running.follow_for_ever())]
+        app.state.over_time = seen = OverTime(running.metrics)
+        loops = (running.recover_for_ever, running.follow_for_ever, seen.read_for_ever)
+        tasks = [asyncio.create_task(loop()) for loop in loops]
         app.state.cpn = await asyncio.to_thread(_job_controller, chosen, running)
         try:
             yield

@@ -146,10 +146,11 @@ class S3Store:
                 raise StoreError(error.found, error.expected, "restore live.json, or remove it") from error
             return last, tag
 
-    def _last(self, problem: ProblemName) -> Pointer | None:
-        """Return the newest of the history that can be read; a counter never restarts."""
+    def history(self, problem: ProblemName, most: int) -> list[Pointer]:
+        """Return the last pointers there were, newest first; those that cannot be read are left out."""
         import obstore
 
+        found: list[Pointer] = []
         with _store_error(f"history of {problem}"):
             names = [
                 entry["path"]
@@ -159,10 +160,16 @@ class S3Store:
             ]
             for name in sorted(names, reverse=True):
                 try:
-                    return decode(bytes(obstore.get(self._store, name).bytes()), Pointer, source=name)
+                    found.append(decode(bytes(obstore.get(self._store, name).bytes()), Pointer, source=name))
                 except ContractError:
                     log.warning("%s/%s cannot be read", self.url, name)
-        return None
+                if len(found) == most:
+                    break
+        return found
+
+    def _last(self, problem: ProblemName) -> Pointer | None:
+        """Return the newest of the history that can be read; a counter never restarts."""
+        return next(iter(self.history(problem, 1)), None)
 
 
 def _history(problem: ProblemName, counter: int) -> str:

@@ -86,6 +86,9 @@ class PolicyStore(Protocol):
     def pointer(self, problem: ProblemName) -> Pointer | None:
         """Return what is live, or None before the first push."""
 
+    def history(self, problem: ProblemName, most: int) -> list[Pointer]:
+        """Return the last pointers there were, newest first."""
+
     def bundle(self, problem: ProblemName, digest: str) -> dict[str, bytes]:
         """Return the files of a stored bundle, unchecked."""
 
@@ -191,6 +194,10 @@ class FolderStore:
                     error.found, error.expected, "restore live.json, or remove it to start anew"
                 ) from error
             return history[-1]
+
+    def history(self, problem: ProblemName, most: int) -> list[Pointer]:
+        """Return the last pointers there were, newest first."""
+        return self._history(problem)[::-1][:most]
 
     def _history(self, problem: ProblemName) -> list[Pointer]:
         path = self.root / problem / "history.jsonl"

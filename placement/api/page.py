@@ -33,7 +33,12 @@ async def docs(_: Request) -> Response:
 
 async def web(request: Request) -> Response:
     """Serve the scripts and the style sheet of both pages."""
-    kinds = {"page.js": "text/javascript", "docs.js": "text/javascript", "style.css": "text/css"}
+    kinds = {
+        "page.js": "text/javascript",
+        "charts.js": "text/javascript",
+        "docs.js": "text/javascript",
+        "style.css": "text/css",
+    }
     name = request.path_params["name"]
     if name not in kinds:
         raise PlaceRefusedError(404, f"no file {name!r}", legal(kinds))

@@ -213,6 +213,14 @@ class Cluster:
                 self._table[_NET, row] = net.get(name, np.nan)
                 self._table[_DISK, row] = disk.get(name, np.nan)
 
+    def load(self) -> tuple[list[str], dict[str, NDArray[np.float64]]]:
+        """Return the nodes, and what each has, what its pods ask for, how many they are and whether it takes more."""
+        with self._lock:
+            self._expire()
+            names, table = list(self._names), self._table[:, : len(self._names)].copy()
+        shown = {name: table[COLUMNS.index(name)] for name in COLUMNS[:4]}
+        return names, {**shown, "pods": table[_INSTANCES], "open": table[_ACTIVE] > 0}
+
     def largest(self) -> tuple[float, float]:
         """Return cores and GiB of the largest node."""
         with self._lock:

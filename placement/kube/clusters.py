@@ -142,6 +142,10 @@ class Clusters:
         self.get(name)
         return self._watched[name].usage
 
+    def silent_s(self, name: str) -> float:
+        """Return how long a cluster has not been heard of."""
+        return self._watched[name].silent_s()
+
     def names(self) -> list[str]:
         """Return the names of all."""
         return list(self._watched)
