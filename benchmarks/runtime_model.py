@@ -153,6 +153,7 @@ def main() -> None:
     parser.add_argument("--profiles", type=Path, required=True)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seeds", type=int, default=3, help="ways to deal the sets to folds")
+    parser.add_argument("--only-unseen-models", action="store_true", help="add this part to the results that are there")
     options = parser.parse_args()
     measured, began = profiles.read([options.profiles]), time.process_time()
     result: dict[str, Any] = {}
@@ -164,6 +165,12 @@ def main() -> None:
         if options.out:
             (options.out / "runtime_model.json").write_text(json.dumps(result, indent=1) + "\n")
 
+    if options.only_unseen_models:
+        if options.out:
+            result.update(json.loads((options.out / "runtime_model.json").read_text()))
+        keep(unseen_model=unseen_models(measured))
+        print(json.dumps(result))
+        return
     deals = []
     for seed in range(options.seeds):
         predicted = cross_validated(measured, seed=seed)

@@ -26,7 +26,7 @@ from sched_env.jobs.live import Held, LiveEnv, Placed
 from sched_env.jobs.raw_state import fields_of_job
 from sched_env.jobs.scenario import CpnScenario
 from sched_env.jobs.state import OFFERED, Discipline
-from sched_env.jobs.tables import Floats, JobTrace
+from sched_env.jobs.tables import Floats, JobTrace, RuntimeTable
 from sched_env.jobs.workload import Workload
 
 EXPLAINED = 4
@@ -106,8 +106,8 @@ class Allocator:
         self._settings, self._tables, self._choose = settings, tables, choose
         self._env: LiveEnv | None = None
         self._pick: Callable[[], NDArray[np.int64]] | None = None
-        self._made_for: tuple[object, ...] = ()
-        self._models: tuple[str, ...] = ()
+        self._digest = ""
+        self._table: RuntimeTable | None = None
         scenario = scenarios.load(
             "jobs/cpn",
             {
@@ -134,10 +134,9 @@ class Allocator:
         classes = self._classes(moment)
         waiting = [job for _, group in classes for job in group]
         jobs += waiting
-        self._models = tuple(sorted({*self._models, *(job.model for job in jobs)}))
-        table, caution = self._tables.table(network.table.card_types, self._models)
-        index = {model: k for k, model in enumerate(self._models)}
-        trace = _trace(jobs, index, caution, network, self._models)
+        table, caution = self._tables.table(network.table.card_types, tuple(sorted({job.model for job in jobs})))
+        models = table.model_names
+        trace = _trace(jobs, {model: k for k, model in enumerate(models)}, caution, network, models)
         env = self._environment(network, trace, table)
         discipline = self._discipline(env)
         placed = Placed(
@@ -158,7 +157,7 @@ class Allocator:
             others_cpu=_of(described.nodes, moment.others_cpu, described.node_cpu_used),
             others_mem_gib=_of(described.nodes, moment.others_mem_gib, np.zeros(len(described.nodes))),
             up=np.array([moment.up.get(name, False) for name in described.nodes]),
-            service=np.array([moment.service.get(model, 0.0) for model in self._models]),
+            service=np.array([moment.service.get(model, 0.0) for model in models]),
             last_card=network.card_index.get(moment.last_card or "", -1),
             dispatch_s=moment.dispatch_s,
             startup_s=moment.startup_s,
@@ -206,11 +205,10 @@ class Allocator:
             groups.setdefault(key, []).append(job)
         return [(key[0] == 1, groups[key]) for key in sorted(groups, reverse=True)]
 
-    def _environment(self, network: Network, trace: JobTrace, table: object) -> LiveEnv:
-        made_for = (network.digest, self._models, id(table))
-        if self._env is None or made_for != self._made_for:
-            workload = Workload(trace, network.table, table)  # type: ignore[arg-type]
-            self._env, self._pick, self._made_for = LiveEnv(self._scenario, 1, workload), None, made_for
+    def _environment(self, network: Network, trace: JobTrace, table: RuntimeTable) -> LiveEnv:
+        if self._env is None or network.digest != self._digest or table is not self._table:
+            self._env = LiveEnv(self._scenario, 1, Workload(trace, network.table, table))
+            self._pick, self._digest, self._table = None, network.digest, table
         return self._env
 
     def _discipline(self, env: LiveEnv) -> Discipline:

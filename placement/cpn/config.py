@@ -76,6 +76,9 @@ class CpnSettings(_Part, frozen=True, kw_only=True):
     """The upstream's rule, corrected; zero out-of-memory and bounded waits for big jobs."""
     profiles: Path | None = None
     """Measured co-location profiles, used until a ``jobs`` bundle with a ``runtime`` model is live."""
+    fingerprints: dict[str, dict[str, Seconds]] = {}
+    """Type of card -> benchmark (resnet50, yolov8m, llama3) -> seconds a step alone: what the bundle's model predicts
+    a card by that it has never seen; a benchmark that does not fit the card is left out."""
     caution: Annotated[float, msgspec.Meta(ge=1)] = 1.1
     """Upper end of run times from profiles over the prediction; a bundle's model brings its own."""
     models: dict[str, Model] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from placement.cpn.manifests import ATTEMPT, JOB, OWNER
+from placement.cpn.manifests import ATTEMPT, FETCH, JOB, OWNER
 from placement.cpn.states import Outcome
 from placement.kube.objects import Pod, PodStatus, Read
 
@@ -81,13 +81,13 @@ class JobPod(Pod, frozen=True):
 
     status: JobPodStatus = JobPodStatus()
 
-    def attempt_of(self, owner: str) -> tuple[str, int] | None:
-        """Return the job and the attempt it belongs to; None: it is not ours."""
+    def attempt_of(self, owner: str, label: str = JOB) -> tuple[str, int] | None:
+        """Return the job and the attempt it belongs to; None: it is not ours, or not of this kind."""
         labels = self.metadata.labels or {}
         number = labels.get(ATTEMPT, "")
-        if labels.get(OWNER) != owner or JOB not in labels or not number.isdigit():
+        if labels.get(OWNER) != owner or label not in labels or not number.isdigit():
             return None
-        return labels[JOB], int(number)
+        return labels[label], int(number)
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,16 @@ class Cleaned:
 
 
 @dataclass(frozen=True)
+class Fetched:
+    """The data of an attempt are on its node, or cannot be brought there."""
+
+    job: str
+    attempt: int
+    ok: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True)
 class Listed:
     """All pods of ours that a cluster has."""
 
@@ -148,7 +158,7 @@ class Listed:
     attempts: frozenset[tuple[str, int]]
 
 
-Event = PodSeen | Sent | Refused | Gone | Cleaned | Listed
+Event = PodSeen | Sent | Refused | Gone | Cleaned | Fetched | Listed
 
 
 def read_pod(pod: JobPod, owner: str, cluster: str) -> PodSeen | None:
@@ -173,6 +183,15 @@ def read_pod(pod: JobPod, owner: str, cluster: str) -> PodSeen | None:
         _earliest([*began, pod.status.start_time]),
         _latest([one.finished_at for one in ended]),
     )
+
+
+def read_fetch(pod: JobPod, owner: str) -> Fetched | None:
+    """Read the end of a pod that brings data; None: it is none of ours, or at it."""
+    whose = pod.attempt_of(owner, FETCH)
+    outcome, detail = ended_as(pod)
+    if whose is None or outcome is None:
+        return None
+    return Fetched(*whose, ok=outcome == "finished", detail=detail)
 
 
 def ended_as(pod: JobPod) -> tuple[Outcome | None, str]:

@@ -22,9 +22,21 @@ from kubernetes.client import ApiClient, ApiException
 from urllib3.exceptions import HTTPError
 
 from placement.cpn import crash
-from placement.cpn.events import Cleaned, Event, Gone, JobPod, Listed, PodSeen, Refused, Sent, read_pod
-from placement.cpn.manifests import ATTEMPT, JOB
-from placement.cpn.records import kube_name
+from placement.cpn.events import (
+    Cleaned,
+    Event,
+    Fetched,
+    Gone,
+    JobPod,
+    Listed,
+    PodSeen,
+    Refused,
+    Sent,
+    read_fetch,
+    read_pod,
+)
+from placement.cpn.manifests import ATTEMPT, FETCH, JOB
+from placement.cpn.records import fetch_name, kube_name
 from placement.cpn.topology import Cluster
 from placement.kube.objects import Node
 from placement.kube.rest import Rest
@@ -39,7 +51,7 @@ FOR_GOOD = frozenset({400, 403, 404, 422})
 """Answers that another try will not change."""
 UNREACHABLE = (ApiException, HTTPError, OSError)
 
-Kind = Literal["send", "remove", "clean", "check"]
+Kind = Literal["send", "remove", "clean", "check", "fetch", "unfetch"]
 
 
 class RefusedError(Exception):
@@ -88,10 +100,8 @@ class KubeGateway(Rest):
         if made is not None:
             return
         there = self.get(f"{self._jobs}/{name}")
-        if any(
-            there["metadata"].get("labels", {}).get(label) != manifest["metadata"]["labels"][label]
-            for label in (JOB, ATTEMPT)
-        ):
+        labels, own = there["metadata"].get("labels", {}), manifest["metadata"]["labels"]
+        if any(labels.get(label) != own.get(label) for label in (JOB, FETCH, ATTEMPT)):
             raise RefusedError(f"a Job {name} that is not ours is there already")
 
     def find(self, name: str) -> dict[str, Any] | None:
@@ -178,8 +188,8 @@ class Link:
         """For how long a node has not been ready; 0 when it is."""
         return 0.0
 
-    def do(self, command: Command) -> Event:
-        """Do one thing, once.
+    def do(self, command: Command) -> Event | None:
+        """Do one thing, once; return what came of it, if that is news.
 
         Raises:
             ApiException, HTTPError, OSError: The cluster does not answer.
@@ -191,6 +201,15 @@ class Link:
             except RefusedError as error:
                 return Refused(*who, str(error))
             return Sent(*who)
+        if command.kind == "fetch":
+            try:
+                self._gateway.create(command.manifest or {})
+            except RefusedError as error:
+                return Fetched(*who, ok=False, detail=str(error))
+            return None  # its pod says when it is done
+        if command.kind == "unfetch":
+            self._gateway.remove(fetch_name(*who))
+            return None
         if command.kind == "check":
             found = self._gateway.find(name)
             return Gone(*who) if found is None else self._standing(found, *who)
@@ -215,7 +234,9 @@ class Link:
             pause = SHORTEST_PAUSE_S
             while not self._stopped.is_set():
                 try:
-                    self._tell(self.do(command))
+                    came = self.do(command)
+                    if came is not None:
+                        self._tell(came)
                     break
                 except UNREACHABLE as error:
                     self.failures += 1
@@ -275,7 +296,7 @@ class KubeLink(Link):
         return 0.0 if up else time.monotonic() - since
 
     def _pod(self, pod: JobPod) -> None:
-        seen = read_pod(pod, self._owner, self.name)
+        seen = read_pod(pod, self._owner, self.name) or read_fetch(pod, self._owner)
         if seen is not None:
             self._tell(seen)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
-from placement.cpn.records import Attempt, Job
+from placement.cpn.records import Attempt, Job, fetch_name
 from placement.cpn.submission import MB_PER_GIB
 from placement.cpn.topology import Card, Cluster
 
 OWNER, JOB, ATTEMPT = "loadmaster.dev/controller", "loadmaster.dev/job", "loadmaster.dev/attempt"
+FETCH = "loadmaster.dev/prefetch"
 HOSTNAME = "kubernetes.io/hostname"
 GPU, GPU_MEM, POOL = "nvidia.com/gpu", "nvidia.com/gpumem", "hami.io/resource-pool"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -23,7 +25,7 @@ def build(
     cluster: Cluster,
     owner: str,
     *,
-    pinned: bool = True,
+    among: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Return the Job to be made.
 
@@ -34,8 +36,10 @@ def build(
         card: Where it goes.
         cluster: Says how cards are shared there.
         owner: The controller's name.
-        pinned: Off with ``kube_default``: the cluster's own scheduler finds the node, and whole cards are asked for.
+        among: With ``kube_default`` the nodes that the cluster's own scheduler may choose from; whole cards are asked
+            for.
     """
+    pinned = among is None
     made = copy.deepcopy(manifest)
     labels = {OWNER: owner, JOB: job.id, ATTEMPT: str(attempt.number)}
     metadata, spec = made["metadata"], made["spec"]
@@ -60,6 +64,8 @@ def build(
     pod["restartPolicy"] = "Never"
     if pinned:
         pod["nodeSelector"] = {**(pod.get("nodeSelector") or {}), HOSTNAME: card.node}
+    else:
+        _limit_to(pod, among or ())
     hami = cluster.gpu_mode == "hami"
     if hami:
         inner["annotations"][POOL] = cluster.hami_pool
@@ -89,16 +95,32 @@ def build(
     return made
 
 
+def _limit_to(pod: dict[str, Any], nodes: Sequence[str]) -> None:
+    """Add to every way in which a pod may be placed that its node is one of these."""
+    affinity = pod["affinity"] = {**(pod.get("affinity") or {})}
+    inner = affinity["nodeAffinity"] = {**(affinity.get("nodeAffinity") or {})}
+    required = inner.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    one_of = {"key": HOSTNAME, "operator": "In", "values": list(nodes)}
+    inner["requiredDuringSchedulingIgnoredDuringExecution"] = {
+        "nodeSelectorTerms": [
+            {**term, "matchExpressions": [*(term.get("matchExpressions") or []), one_of]}
+            for term in required.get("nodeSelectorTerms") or [{}]
+        ]
+    }
+
+
 def prefetch(job: Job, attempt: Attempt, card: Card, cluster: Cluster, owner: str, image: str) -> dict[str, Any]:
     """Return the Job that brings a job's data to its node before it starts."""
-    labels = {OWNER: owner, "loadmaster.dev/prefetch": job.id}
+    # No label JOB: it is no attempt, and must not be counted as one.
+    labels = {OWNER: owner, FETCH: job.id, ATTEMPT: str(attempt.number)}
     env = {"MODEL_NAME": job.model, "DATA_GB": f"{job.data_gb:g}", "DATA_CENTER": job.origin}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": f"{attempt.kube_name}-prefetch", "namespace": cluster.namespace, "labels": labels},
+        "metadata": {"name": fetch_name(attempt.job, attempt.number), "namespace": cluster.namespace, "labels": labels},
         "spec": {
-            "backoffLimit": 2,
+            # A second pod would look like a second end; what failed here is tried on another node.
+            "backoffLimit": 0,
             "ttlSecondsAfterFinished": 3600,
             "template": {
                 "metadata": {"labels": labels},

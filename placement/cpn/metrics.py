@@ -36,6 +36,9 @@ class CpnMetrics:
             registry=registry,
         )
         self._round = Gauge("loadmaster_cpn_round_seconds", "Time the last round of decisions took.", registry=registry)
+        self._ready = Gauge(
+            "loadmaster_cpn_ready", "Whether the controller has compiled its kernels and taken over.", registry=registry
+        )
         self._fallbacks = Gauge(
             "loadmaster_cpn_runtime_fallbacks", "Sets of jobs without a usable prediction.", registry=registry
         )
@@ -50,6 +53,7 @@ class CpnMetrics:
         """Publish a controller; asked at each scrape."""
         for state in STATES[:6]:
             self._jobs.labels(state).set_function(partial(_count, controller, state))
+        self._ready.set_function(lambda: float(controller.ready))
         self._round.set_function(lambda: controller.round_s)
         self._fallbacks.set_function(lambda: float(controller.tables.fallbacks))
         for name in controller.network.clusters:

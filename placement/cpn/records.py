@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from placement.cpn.states import Outcome, State
 
+KUBE_DEFAULT = "kube_default"
+"""The strategy with which the cluster's own scheduler chooses the node."""
+
 
 @dataclass(slots=True)
 class Job:
@@ -80,6 +83,16 @@ class Attempt:
     exported: int = 0
 
     @property
+    def pinned(self) -> bool:
+        """Whether its node is ours to choose; otherwise it is sent at once, and its data go where it is put."""
+        return self.strategy != KUBE_DEFAULT
+
+    @property
+    def due_at(self) -> float:
+        """When its Job is sent."""
+        return self.arrives_at if self.pinned else self.decided_at
+
+    @property
     def kube_name(self) -> str:
         """The name of its Kubernetes Job: the same whenever it is sent."""
         return kube_name(self.job, self.number)
@@ -88,3 +101,8 @@ class Attempt:
 def kube_name(job: str, number: int) -> str:
     """Name the Kubernetes Job of an attempt."""
     return f"lm-{job}-{number}"
+
+
+def fetch_name(job: str, number: int) -> str:
+    """Name the Kubernetes Job that brings an attempt's data."""
+    return f"{kube_name(job, number)}-prefetch"

@@ -19,6 +19,9 @@ from sched_env.jobs.runtime import MOST_ON_A_CARD, UNAVAILABLE, UNKNOWN_S
 from sched_env.jobs.tables import RuntimeTable
 from sched_env.jobs.trace import profiles
 
+MOST_MODELS = 32
+"""Models that a table keeps although none of their jobs is left; sets of three grow with the cube of this."""
+
 Asked = tuple[str, tuple[str, ...]]
 """(type of card, models that share it)."""
 
@@ -36,13 +39,20 @@ class Answer(Protocol):
 
 
 class RunTimes(Protocol):
-    """Who predicts; ``sched_env.jobs.predictor.RuntimePredictor`` is one."""
+    """Who predicts."""
+
+    @property
+    def version(self) -> str:
+        """Another one when answers may be other ones: all that was remembered is asked anew."""
 
     def predict(self, asked: Sequence[Asked]) -> Sequence[Answer]:
         """Answer for each set."""
 
     def must_run_alone(self, model: str) -> bool:
         """Whether nothing is known of a model: it runs alone first."""
+
+    def learn(self, model: str, alone_s: Mapping[str, float]) -> None:
+        """Take over what a model took alone (type of card -> seconds an iteration), if that says anything here."""
 
 
 class Known(NamedTuple):
@@ -52,7 +62,28 @@ class Known(NamedTuple):
     upper_s: tuple[float, ...]
 
 
-class Profiles:
+class _Fixed:
+    """Answers never change, and a time alone says nothing about company."""
+
+    version = ""
+
+    def learn(self, model: str, alone_s: Mapping[str, float]) -> None:
+        """Take nothing over: the model goes on having cards to itself."""
+
+
+class Nobody(_Fixed):
+    """Nobody knows anything yet: every job has a card to itself."""
+
+    def predict(self, asked: Sequence[Asked]) -> list[Known]:
+        """Answer for no set."""
+        raise LookupError(f"nobody knows run times, as those of {asked[0]}")
+
+    def must_run_alone(self, model: str) -> bool:  # noqa: ARG002 - any of them
+        """Every model must."""
+        return True
+
+
+class Profiles(_Fixed):
     """Run times from measured profiles; sets that were not measured by the log-linear fit of the simulator.
 
     Args:
@@ -76,7 +107,7 @@ class Profiles:
         return model not in self.gpu_mem_gib
 
 
-class FromTable:
+class FromTable(_Fixed):
     """Run times that are known, as in the simulator."""
 
     def __init__(self, table: RuntimeTable, caution: float = 1.0) -> None:
@@ -103,33 +134,50 @@ class Tables:
 
     def __init__(self, run_times: RunTimes) -> None:
         self._run_times = run_times
+        self._version = run_times.version
         self._known: dict[Asked, Known] = {}
         self._measured: dict[str, dict[str, float]] = {}
         self.fallbacks = 0
         """Sets for which the predictor had no usable answer: each job of them is taken to share the card evenly."""
-        self._table: tuple[tuple[tuple[str, ...], tuple[str, ...]], RuntimeTable, NDArray[np.float64]] | None = None
-
-    def replace(self, run_times: RunTimes) -> None:
-        """Ask another one from now on, as after a promotion."""
-        self._run_times = run_times
-        self._known, self._table = {}, None
+        self._table: tuple[RuntimeTable, NDArray[np.float64]] | None = None
 
     def unseen(self, model: str) -> bool:
         """Whether a model must run alone."""
         return self._run_times.must_run_alone(model)
 
-    def learn(self, model: str, card_type: str, seconds: float) -> None:
-        """Remember what a model that nobody could predict took, alone on its card."""
-        if self.unseen(model) and seconds > 0.0:
-            self._measured.setdefault(model, {})[card_type] = seconds
+    def learn(self, model: str, alone_s: Mapping[str, float]) -> None:
+        """Remember what a model that nobody could predict took, alone on each type of card."""
+        times = {kind: seconds for kind, seconds in alone_s.items() if seconds > 0.0}
+        if times and self.unseen(model):
+            self._measured.setdefault(model, {}).update(times)
+            self._run_times.learn(model, self._measured[model])
             self._known = {key: known for key, known in self._known.items() if model not in key[1]}
             self._table = None
 
+    def _follow(self) -> None:
+        """Begin anew where another one answers by now, as after a promotion."""
+        if self._run_times.version != self._version:
+            self._version = self._run_times.version
+            self._known, self._table = {}, None
+            for model, alone_s in self._measured.items():
+                if self.unseen(model):
+                    self._run_times.learn(model, alone_s)
+
     def table(self, card_types: tuple[str, ...], models: tuple[str, ...]) -> tuple[RuntimeTable, NDArray[np.float64]]:
-        """Return the table of all sets of these models, and by how much longer each model may take."""
-        if self._table is None or self._table[0] != (card_types, models):
-            self._table = (card_types, models), *self._build(card_types, models)
-        return self._table[1], self._table[2]
+        """Return a table with all sets of these models, and by how much longer each model of it may take.
+
+        It stays the same while nothing new is asked for: models whose jobs have ended stay in it, in the order of
+        their names, until there are far more of them than of those in use.
+        """
+        self._follow()
+        if self._table is None or self._table[0].card_types != card_types:
+            self._table = self._build(card_types, tuple(sorted({*models})))
+        elif not {*models} <= {*self._table[0].model_names}:
+            kept = {*self._table[0].model_names, *models}
+            if len(kept) > max(MOST_MODELS, 2 * len({*models})):
+                kept = {*models}
+            self._table = self._build(card_types, tuple(sorted(kept)))
+        return self._table
 
     def _build(self, card_types: tuple[str, ...], models: tuple[str, ...]) -> tuple[RuntimeTable, NDArray[np.float64]]:
         sets = [
@@ -149,9 +197,9 @@ class Tables:
                 others = [index[m] + 1 for at, m in enumerate(chosen) if at != own] + [0, 0]
                 seconds[index[model], t, others[0], others[1]] = known.seconds[own]
                 seconds[index[model], t, others[1], others[0]] = known.seconds[own]
-                if len(chosen) == 1 and np.isfinite(known.seconds[0]):
-                    ratio = known.upper_s[0] / known.seconds[0]
-                    caution[index[model]] = max(caution[index[model]], ratio)
+                if np.isfinite(known.upper_s[own]):
+                    # In whatever company: a job that may fill in beside a reservation has to be safe in all of it.
+                    caution[index[model]] = max(caution[index[model]], known.upper_s[own] / known.seconds[own])
         return RuntimeTable(card_types, models, seconds), caution
 
     def _ask(self, sets: list[Asked]) -> None:

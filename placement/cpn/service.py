@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from placement.cpn import config, submission
 from placement.cpn.allocation import Allocator
+from placement.cpn.bundled import Bundled
 from placement.cpn.clock import Clock
 from placement.cpn.collection import Collection
 from placement.cpn.config import CpnSettings
@@ -21,9 +22,10 @@ from placement.cpn.history import History
 from placement.cpn.link import KubeLink, Link
 from placement.cpn.metrics import CpnMetrics
 from placement.cpn.records import Job
-from placement.cpn.runtimes import FromTable, Profiles, RunTimes, Tables
+from placement.cpn.runtimes import FromTable, Nobody, Profiles, RunTimes, Tables
 from placement.cpn.store import JobStore
-from placement.cpn.topology import Cluster, Network, Source
+from placement.cpn.topology import Cluster, Source
+from placement.cpn.warming import warm_up
 from placement.errors import PlaceRefusedError
 from placement.kube.clusters import connect
 from placement.kube.config import ClusterSettings
@@ -32,7 +34,7 @@ from sched_env.jobs import synthetic
 from sched_env.jobs.live import LiveEnv
 from sched_env.jobs.raw_state import raw_fields
 from wire.contracts.place import PlacementRequest
-from wire.errors import ConfigError, legal
+from wire.errors import ConfigError
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -57,12 +59,14 @@ class Cpn:
     gpu_memory_mb: dict[str, float]
     history: History | None
     lease: Lease | None = None
+    bundled_memory_mb: Callable[[], dict[str, float]] = dict
+    """GPU memory of the models that the live bundle knows."""
 
     def known(self) -> submission.Known:
         """Return what a submission is checked against now."""
         table = self.controller.network.table
         return submission.Known(
-            self.gpu_memory_mb,
+            {**self.bundled_memory_mb(), **self.gpu_memory_mb},
             table.datacenters,
             float(table.card_mem.max()) - self.settings.gpu_mem_margin_gib,
             float(table.node_mem.max()) - self.settings.mem_margin_gib,
@@ -138,7 +142,9 @@ def start(
         clock = Clock(settings.time_scale)
         gpu_memory = {name: model.gpu_memory_mb for name, model in settings.models.items()}
         metrics = CpnMetrics(registry)
-        run_times, known_memory = _run_times(settings, path, live, lambda: Source(source.where).changed())
+        described = Source(source.where).changed()
+        card_types = described.table.card_types if described is not None else ()
+        run_times, known_memory = _run_times(settings, path, live, card_types)
         gpu_memory = {**known_memory, **gpu_memory}
         tables = Tables(run_times)
         collection = Collection(settings, clock)
@@ -153,6 +159,7 @@ def start(
             others=collection.others,
             leading=(lambda: lease.leading) if lease is not None else (lambda: True),
             heard=metrics.ended,
+            prepare=lambda: log.info("compiled in %.1f s", warm_up(settings)),
         )
         collection.follow(lambda: controller.network)
         metrics.show(controller)
@@ -160,7 +167,9 @@ def start(
     except BaseException:
         store.close()
         raise
-    return Cpn(settings, store, controller, collection, metrics, clock, gpu_memory, history, lease)
+    return Cpn(
+        settings, store, controller, collection, metrics, clock, gpu_memory, history, lease, run_times.gpu_memory_mb
+    )
 
 
 def _beside(where: str, path: Path) -> str:
@@ -171,27 +180,24 @@ def _beside(where: str, path: Path) -> str:
 
 
 def _run_times(
-    settings: CpnSettings, path: Path, live: LivePolicies | None, described: Callable[[], Network | None]
-) -> tuple[RunTimes, dict[str, float]]:
-    """Choose who predicts: the live bundle's model, measured profiles, or for a demo the generated run times."""
-    if live is not None:
-        policy = live.get("jobs").policy
-        if policy is not None and "runtime" in policy.models:
-            log.warning("the live bundle has a runtime model, which this release does not read yet; profiles are used")
-    network = described()
-    card_types = network.table.card_types if network is not None else ()
+    settings: CpnSettings, path: Path, live: LivePolicies | None, card_types: Sequence[str]
+) -> tuple[Bundled, dict[str, float]]:
+    """Choose who predicts: the live bundle's model; until there is one measured profiles, or generated run times."""
+    policy = (lambda: live.get("jobs").policy) if live is not None else (lambda: None)
+    otherwise, memory = _without_bundle(settings, path, card_types)
+    found = Bundled(policy, otherwise, settings.fingerprints)
+    if found.version == "" and isinstance(otherwise, Nobody):
+        log.warning("nobody knows run times: until a bundle with a runtime model is live every job has a card alone")
+    return found, memory
+
+
+def _without_bundle(settings: CpnSettings, path: Path, card_types: Sequence[str]) -> tuple[RunTimes, dict[str, float]]:
     if settings.profiles is not None:
         found = Profiles(Path(_beside(str(settings.profiles), path)), card_types, settings.caution)
         return found, {name: gib * 1024.0 for name, gib in found.gpu_mem_gib.items()}
-    known = [card.name for card in synthetic.CARDS]
-    missing = [kind for kind in card_types if kind not in known]
-    if missing:
-        raise ConfigError(
-            f"nobody knows run times on {missing[0]!r}",
-            legal(known),
-            "set profiles, or push a jobs bundle with a runtime model",
-        )
-    table = synthetic.runtime(card_types)
+    if not {*card_types} <= {card.name for card in synthetic.CARDS}:
+        return Nobody(), {}
+    table = synthetic.runtime(tuple(card_types))
     return FromTable(table, settings.caution), {model.name: model.gpu_mem * 1024.0 for model in synthetic.MODELS}
 
 

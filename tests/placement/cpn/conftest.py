@@ -94,7 +94,7 @@ def rehearse(tmp_path: Path) -> Callable[..., Rehearsal]:
         path.write_text(topology_text(counts))
         network = read_topology(path.read_text(), "test")
         table = synthetic.runtime(network.table.card_types)
-        world = World(table, {card.name: card.type for card in network.cards.values()}, startup_s)
+        world = World(table, network, startup_s)
         chosen = CpnSettings(topology=str(path), topology_reload_s=1e-6, **{"retry_backoff_s": 10.0, **settings})
         return Rehearsal(chosen, world, f"sqlite:///{tmp_path}/jobs.db", str(path))
 

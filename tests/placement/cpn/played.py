@@ -16,14 +16,15 @@ from placement.cpn import crash
 from placement.cpn.allocation import Allocator
 from placement.cpn.config import CpnSettings
 from placement.cpn.controller import Controller
-from placement.cpn.events import Listed, PodSeen
+from placement.cpn.events import Fetched, Listed, PodSeen
 from placement.cpn.link import Command, Link, RefusedError
-from placement.cpn.manifests import ATTEMPT, HOSTNAME, JOB, VISIBLE
+from placement.cpn.manifests import ATTEMPT, FETCH, HOSTNAME, JOB, VISIBLE
 from placement.cpn.records import Job
 from placement.cpn.runtimes import FromTable, Tables
 from placement.cpn.states import ENDED, Outcome
 from placement.cpn.store import JobStore
-from placement.cpn.topology import Cluster, Source
+from placement.cpn.topology import Cluster, Network, Source
+from sched_env.jobs.synthetic import MODELS
 from sched_env.jobs.tables import RuntimeTable
 
 
@@ -53,8 +54,9 @@ class PlayedJob:
 class World:
     """Everything outside the controller."""
 
-    def __init__(self, table: RuntimeTable, card_types: dict[str, str], startup_s: float = 0.0) -> None:
-        self.table, self.card_types, self.startup_s = table, card_types, startup_s
+    def __init__(self, table: RuntimeTable, network: Network, startup_s: float = 0.0) -> None:
+        self.table, self.network, self.startup_s = table, network, startup_s
+        self.card_types = {card.name: card.type for card in network.cards.values()}
         self.now = 1_000.0
         self.jobs: dict[str, PlayedJob] = {}
         self.created: Counter[str] = Counter()
@@ -63,7 +65,12 @@ class World:
         self.failing: dict[tuple[str, int], tuple[float, Outcome]] = {}
         """(model-independent) job name and attempt -> share of its epochs after which it fails, and how."""
         self.sent_while_running: list[str] = []
-        self.news: deque[PodSeen] = deque()
+        self.news: deque[PodSeen | Fetched] = deque()
+        self.fetches: dict[str, tuple[str, float, Fetched]] = {}
+        """Job that brings data -> cluster, when they are there, what is told then."""
+        self.fetch_s_per_gb = 20.0
+        self.failing_fetches: set[str] = set()
+        self.told: set[str] = set()
 
     def create(self, cluster: str, manifest: dict[str, Any]) -> None:
         if cluster in self.lost:
@@ -71,6 +78,9 @@ class World:
         crash.point("before create call")
         name, labels = manifest["metadata"]["name"], manifest["metadata"]["labels"]
         notes = manifest["metadata"]["annotations"]
+        if FETCH in labels:
+            self._fetch(cluster, name, labels, manifest)
+            return
         there = self.jobs.get(name)
         if there is not None:
             if (there.job, str(there.attempt)) != (labels[JOB], labels[ATTEMPT]):
@@ -83,7 +93,13 @@ class World:
         ]
         pod = manifest["spec"]["template"]["spec"]
         env = {one["name"]: one["value"] for one in pod["containers"][0]["env"]}
-        node = pod["nodeSelector"][HOSTNAME]
+        card = f"{cluster}/{pod['nodeSelector'][HOSTNAME]}/gpu{env[VISIBLE]}" if VISIBLE in env else ""
+        start_s = self.now + self.startup_s
+        if not card:
+            among = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            legal = among["nodeSelectorTerms"][0]["matchExpressions"][0]["values"]
+            card = self._found_by_scheduler(cluster, notes["model_name"], legal)
+            start_s += float(notes["data_size"]) * 1024.0 / 100.0  # it fetches its data itself, where it is put
         epochs = float(notes["epoch"])
         fails = self.failing.get((manifest["metadata"]["annotations"].get("title", ""), int(labels[ATTEMPT])))
         self.jobs[name] = PlayedJob(
@@ -91,21 +107,52 @@ class World:
             cluster,
             labels[JOB],
             int(labels[ATTEMPT]),
-            node,
-            f"{cluster}/{node}/gpu{env[VISIBLE]}",
+            card.split("/")[1],
+            card,
             notes["model_name"],
             epochs,
-            self.now + self.startup_s,
+            start_s,
             (epochs * (1.0 - fails[0]), fails[1]) if fails else None,
         )
         self.ran.append(self.jobs[name])
         crash.point("after create call")
+
+    def _fetch(self, cluster: str, name: str, labels: dict[str, str], manifest: dict[str, Any]) -> None:
+        """Bring data: what has been brought stays, and is not brought again."""
+        self.created[name] += name not in self.fetches
+        pod = manifest["spec"]["template"]["spec"]
+        env = {one["name"]: one["value"] for one in pod["containers"][0]["env"]}
+        done_s = self.now + float(env["DATA_GB"]) * self.fetch_s_per_gb
+        came = Fetched(labels[FETCH], int(labels[ATTEMPT]), ok=name not in self.failing_fetches, detail="as played")
+        self.fetches.setdefault(name, (cluster, done_s, came))
+        crash.point("after create call")
+
+    def _found_by_scheduler(self, cluster: str, model: str, legal: list[str]) -> str:
+        """Play the cluster's own scheduler: a whole card, on the node with most left and best balance."""
+        about, table = {one.name: one for one in MODELS}, self.network.table
+        busy = [one for one in self.jobs.values() if one.ended is None]
+        scores = []
+        for name, at in self.network.card_index.items():
+            node = table.card_node[at]
+            if (
+                name.split("/")[0] != cluster
+                or name.split("/")[1] not in legal
+                or any(one.card == name for one in busy)
+            ):
+                continue
+            there = [about[one.model] for one in busy if f"{one.cluster}/{one.node}" == table.nodes[node]]
+            there.append(about[model])
+            cpu = table.node_cpu_used[node] + sum(one.cpu for one in there) / table.node_cpu[node]
+            mem = sum(one.mem for one in there) / table.node_mem[node]
+            scores.append((1.0 - 0.5 * (cpu + mem) - abs(cpu - mem), -at, name))
+        return max(scores)[2]
 
     def remove(self, cluster: str, name: str) -> None:
         if cluster in self.lost:
             raise ConnectionError(f"{cluster} is lost")
         crash.point("before remove call")
         self.jobs.pop(name, None)
+        self.fetches.pop(name, None)
         crash.point("after remove call")
 
     def _on(self, card: str) -> list[PlayedJob]:
@@ -127,6 +174,7 @@ class World:
                 else:
                     stop = one.fails[0] if one.fails else 0.0
                     times.append(self.now + max(one.left - stop, 0.0) * self.pace(one))
+        times += [max(done_s, self.now) for name, (_, done_s, _) in self.fetches.items() if name not in self.told]
         return min(times)
 
     def advance(self, to: float) -> None:
@@ -135,6 +183,10 @@ class World:
         for name, value in pace.items():
             self.jobs[name].left -= (to - self.now) / value
         self.now = to
+        for name, (cluster, done_s, came) in self.fetches.items():
+            if done_s <= to and name not in self.told and cluster not in self.lost:
+                self.told.add(name)
+                self.news.append(came)
         for one in list(self.jobs.values()):
             if one.ended is not None:
                 continue
@@ -184,6 +236,9 @@ class PlayedLink(Link):
         for one in ours:
             if one.running:
                 self._tell(self._world.seen(one))
+        for cluster, done_s, came in self._world.fetches.values():
+            if cluster == self.name and done_s <= self._world.now:
+                self._tell(came)
         self._tell(Listed(self.name, frozenset((one.job, one.attempt) for one in ours)))
 
     def stop(self) -> None:
@@ -203,7 +258,9 @@ class PlayedLink(Link):
 
     def work(self) -> None:
         while self._waiting and not self.is_lost:
-            self._tell(self.do(self._waiting[0]))
+            came = self.do(self._waiting[0])
+            if came is not None:
+                self._tell(came)
             self._waiting.pop(0)
 
 

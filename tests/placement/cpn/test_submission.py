@@ -116,7 +116,7 @@ def test_a_model_that_is_not_known_needs_its_memory_said(network: Network) -> No
     assert taken(manifest("one", "brand-new", gpu_memory_mb=2048), network).gpu_mem_gib == 2.0
 
 
-def sent(network: Network, mode: str = "direct", *, pinned: bool = True) -> dict[str, Any]:
+def sent(network: Network, mode: str = "direct", *, among: list[str] | None = None) -> dict[str, Any]:
     body = manifest("one")
     body["spec"]["backoffLimit"] = 4
     body["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpu": 4}
@@ -127,7 +127,7 @@ def sent(network: Network, mode: str = "direct", *, pinned: bool = True) -> dict
     import msgspec
 
     cluster = msgspec.structs.replace(spec, gpu_mode=mode, hami_pool="poc")
-    return manifests.build(body, job, attempt, card, cluster, "cpn", pinned=pinned)
+    return manifests.build(body, job, attempt, card, cluster, "cpn", among=among)
 
 
 def test_a_job_is_sent_pinned_with_a_name_that_follows_from_the_attempt(network: Network) -> None:
@@ -155,9 +155,13 @@ def test_hami_gets_its_pool_and_physical_cards(network: Network) -> None:
 
 
 def test_kube_default_leaves_the_node_to_the_cluster(network: Network) -> None:
-    made = sent(network, pinned=False)
+    made = sent(network, among=["n1", "n2"])
     pod = made["spec"]["template"]["spec"]
     assert "nodeSelector" not in pod
+    terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert terms == [
+        {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["n1", "n2"]}]}
+    ]
     assert pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1"}
 
 
