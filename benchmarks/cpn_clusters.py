@@ -1,9 +1,10 @@
 """Real API servers on one etcd, with played GPU nodes: what benchmarks of the job controller run against.
 
-Every cluster is a real kube-apiserver (its own prefix in one etcd). What a cluster does with a Job beyond keeping it
-is played by a driver: it makes the pod, lets it run on the node and card that the controller pinned it to, as fast as
-the co-location profiles say beside whoever runs there, and ends it. It remembers what it was asked for, so that it can
-say at the end whether anything ran twice. Nothing here is part of the product.
+Every cluster is a real kube-apiserver (its own prefix in one etcd), with kwok for its nodes and, where it has to
+choose them, a real kube-scheduler. What a cluster does with a Job beyond keeping it is played by a driver: it makes the
+pod, lets it run on the node and card that the controller pinned it to (or that the scheduler found), as fast as the
+co-location profiles say beside whoever runs there, and ends it. It remembers what it was asked for, so that it can say
+at the end whether anything ran twice. Nothing here is part of the product.
 """
 
 from __future__ import annotations
@@ -29,6 +30,34 @@ from sched_env.jobs.tables import RuntimeTable
 
 TOKEN = "bench-admin-token"
 JOB, ATTEMPT = "loadmaster.dev/job", "loadmaster.dev/attempt"
+KWOK_STAGES = """
+apiVersion: kwok.x-k8s.io/v1alpha1
+kind: Stage
+metadata: {name: node-initialize}
+spec:
+  resourceRef: {apiGroup: v1, kind: Node}
+  selector:
+    matchExpressions:
+    - {key: '.status.conditions.[] | select( .type == "Ready" ) | .status', operator: 'NotIn', values: ["True"]}
+  next:
+    statusTemplate: |
+      {{ $now := Now }}
+      conditions:
+      - {type: Ready, status: "True", reason: KubeletReady, message: fake, lastHeartbeatTime: {{ $now | Quote }}, lastTransitionTime: {{ $now | Quote }}}
+---
+apiVersion: kwok.x-k8s.io/v1alpha1
+kind: Stage
+metadata: {name: pod-of-nobody}
+spec:
+  resourceRef: {apiGroup: v1, kind: Pod}
+  selector:
+    matchExpressions:
+    - {key: '.metadata.annotations["loadmaster.dev/played-by-kwok"]', operator: Exists}
+  next:
+    statusTemplate: |
+      phase: Running
+"""  # noqa: E501
+"""Nodes are kwok's; a stage of pods that never applies keeps its own ones away from the driver's pods."""
 
 
 def free_port() -> int:
@@ -83,6 +112,39 @@ class Server:
             self.process.send_signal(signal.SIGKILL)
             self.process.wait(30)
             self.process = None
+
+    def beside(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start a program of the cluster."""
+        with (self.folder / f"{program}.log").open("ab") as log:
+            return subprocess.Popen([self._programs / program, *arguments], stdout=log, stderr=log)
+
+    def start_kwok(self) -> subprocess.Popen[bytes]:
+        """Let kwok keep the nodes ready; pods are the driver's."""
+        path = self.folder / "kwok.yaml"
+        path.write_text(KWOK_STAGES)
+        return self.beside(
+            "kwok", "--kubeconfig", str(self.kubeconfig()), "--config", str(path), "--manage-all-nodes=true",
+            "--node-lease-duration-seconds=40", f"--server-address=127.0.0.1:{free_port()}",
+        )  # fmt: skip
+
+    def start_scheduler(self) -> subprocess.Popen[bytes]:
+        """Start the cluster's own scheduler."""
+        path, config = self.folder / "scheduler.yaml", str(self.kubeconfig())
+        path.write_text(
+            yaml.safe_dump(
+                {
+                    "apiVersion": "kubescheduler.config.k8s.io/v1",
+                    "kind": "KubeSchedulerConfiguration",
+                    "clientConnection": {"kubeconfig": config},
+                    "leaderElection": {"leaderElect": False},
+                }
+            )
+        )
+        return self.beside(
+            "kube-scheduler", "--config", str(path), f"--secure-port={free_port()}", "--bind-address=127.0.0.1",
+            "--cert-dir", str(self.folder / "scheduler-certs"), f"--authentication-kubeconfig={config}",
+            f"--authorization-kubeconfig={config}",
+        )  # fmt: skip
 
     def kubeconfig(self) -> Path:
         """Write its kubeconfig."""
@@ -169,6 +231,8 @@ class Play:
     starts_at: float
     fails_at: float | None
     """Epochs left at which it fails."""
+    takes: tuple[float, float, float]
+    """Cores, GiB of memory and of GPU memory."""
     running: bool = False
     over: bool = False
 
@@ -195,6 +259,8 @@ class Driver:
     scale: float
     """Seconds of that clock in one of the wall's."""
     fails: Callable[[str, int], float | None]
+    namespace: str = "default"
+    """Runs beside each other have each its own."""
     plays: dict[str, Play] = field(default_factory=dict)
     made: Counter[str] = field(default_factory=Counter)
     """Kubernetes Job -> how often one of that name was made."""
@@ -213,7 +279,7 @@ class Driver:
 
     def _follow(self, cluster: str) -> None:
         """List and watch Jobs."""
-        path, seen = "/apis/batch/v1/namespaces/default/jobs", set[str]()
+        path, seen = f"/apis/batch/v1/namespaces/{self.namespace}/jobs", set[str]()
         while not self.stopped.is_set():
             try:
                 api = Api(self.servers[cluster])
@@ -253,13 +319,15 @@ class Driver:
             return
         self.made[name] += 1
         env = {one["name"]: one.get("value", "") for one in template["spec"]["containers"][0].get("env", [])}
-        node = template["spec"]["nodeSelector"]["kubernetes.io/hostname"]
+        node = (template["spec"].get("nodeSelector") or {}).get("kubernetes.io/hostname", "")
+        amounts = template["spec"]["containers"][0]["resources"]["requests"]
         epochs = float(notes["epoch"])
         share = self.fails(notes.get("title", ""), int(labels[ATTEMPT]))
         play = Play(
             cluster, name, f"{name}-pod", labels[JOB], int(labels[ATTEMPT]),
-            f"{cluster}/{node}/gpu{env['CUDA_VISIBLE_DEVICES']}", notes["model_name"], epochs, epochs,
+            f"{cluster}/{node}/gpu{env.get('CUDA_VISIBLE_DEVICES', '')}", notes["model_name"], epochs, epochs,
             self.now() + self.startup_s, None if share is None else epochs * (1.0 - share),
+            (_cores(amounts["cpu"]), _mib(amounts["memory"]) / 1024.0, float(notes["gpu_memory_mb"]) / 1024.0),
         )  # fmt: skip
         pod = {
             "metadata": {
@@ -272,9 +340,44 @@ class Driver:
                     }
                 ],
             },
-            "spec": {**template["spec"], "nodeName": node},
+            "spec": {**template["spec"], **({"nodeName": node} if node else {})},
         }  # fmt: skip
-        Api(self.servers[cluster]).insist("POST", "/api/v1/namespaces/default/pods", pod)
+        Api(self.servers[cluster]).insist("POST", f"/api/v1/namespaces/{self.namespace}/pods", pod)
+        if node:
+            self._enter(play)
+        else:
+            threading.Thread(target=self._when_bound, args=(play,), daemon=True).start()
+
+    def _when_bound(self, play: Play) -> None:
+        """Wait until the cluster's own scheduler has found a node, and take a card there that nobody has."""
+        api, path = Api(self.servers[play.cluster]), f"/api/v1/namespaces/{self.namespace}/pods/{play.pod}"
+        while not self.stopped.is_set():
+            found = api.insist("GET", path)
+            if found is None:
+                return
+            node = found["spec"].get("nodeName")
+            if node:
+                with self._lock:
+                    taken = {one.card for one in self.plays.values() if not one.over}
+                    cards = [name for name in self.card_types if name.startswith(f"{play.cluster}/{node}/")]
+                    play.card = next((name for name in cards if name not in taken), cards[0])
+                    play.starts_at = self.now() + self.startup_s
+                    self._enter(play)
+                return
+            time.sleep(0.05)
+
+    def taken(self) -> dict[str, tuple[float, float, float]]:
+        """Return what running jobs take of each card and its node: cores, GiB, GiB of GPU memory."""
+        found: dict[str, tuple[float, float, float]] = {}
+        with self._lock:
+            for one in self.plays.values():
+                if one.running and not one.over:
+                    before = found.get(one.card, (0.0, 0.0, 0.0))
+                    found[one.card] = tuple(a + b for a, b in zip(before, one.takes, strict=True))  # type: ignore[assignment]
+        return found
+
+    def _enter(self, play: Play) -> None:
+        name = play.name
         with self._lock:
             if any(one.job == play.job and one.running and not one.over for one in self.plays.values()):
                 self.together.append(name)
@@ -286,7 +389,7 @@ class Driver:
             self._settle()
             play = self.plays.pop(name, None)
         if play is not None:
-            path = f"/api/v1/namespaces/default/pods/{play.pod}?gracePeriodSeconds=0"
+            path = f"/api/v1/namespaces/{self.namespace}/pods/{play.pod}?gracePeriodSeconds=0"
             Api(self.servers[play.cluster]).insist("DELETE", path)
             self._wake.set()
 
@@ -333,10 +436,18 @@ class Driver:
                             due = self._settled + max(one.left - (one.fails_at or 0.0), 0.0) * self._pace(one)
                         soonest = min(soonest, due)
             for one, status in changed:
-                path = f"/api/v1/namespaces/default/pods/{one.pod}/status"
+                path = f"/api/v1/namespaces/{self.namespace}/pods/{one.pod}/status"
                 apis[one.cluster].insist("PATCH", path, {"status": status}, "application/merge-patch+json")
             if not changed:
                 self._wake.wait(min(max((soonest - self.now()) / self.scale, 0.001), 1.0))
+
+
+def _cores(text: str) -> float:
+    return float(text[:-1]) / 1000.0 if text.endswith("m") else float(text)
+
+
+def _mib(text: str) -> float:
+    return float(text[:-2]) * (1024.0 if text.endswith("Gi") else 1.0)
 
 
 def _utc() -> str:

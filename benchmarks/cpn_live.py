@@ -3,12 +3,15 @@
     python benchmarks/cpn_live.py --data ../shared/data --queues 40,100 --out docs/results
     python benchmarks/cpn_live.py --data ../shared/data --queues 40 --strategies min_completion_time_reserve --kills 20
 
-Three kube-apiservers on one etcd; nodes, pods and their ends are played (``cpn_clusters``) by the measured co-location
-profiles. The controller is the service itself, a process of its own, and jobs are submitted over HTTP. Its clock runs
-``--scale`` times as fast as the wall's. The simulator is given the submission times of the run and the time that
-dispatch and start-up were measured to take, on the same clock. With ``--kills`` the service is killed that often (kill
--9) at random times, an API server is restarted, another is lost for a while, 5 % of the attempts fail and every fifth
-job is submitted twice; then only the counts are compared: every job ends exactly once.
+Three kube-apiservers on one etcd, kwok's nodes, a real Prometheus a cluster and with ``kube_default`` a real
+kube-scheduler; pods and their ends are played (``cpn_clusters``) by the measured co-location profiles. The controller
+is the service itself, a process of its own, and jobs are submitted over HTTP. Its clock runs ``--scale`` times as fast
+as the wall's. The simulator is given the submission times of the run and the time that dispatch and start-up were
+measured to take, on the same clock. ``--beside`` runs share the API servers, each in a namespace of its own.
+
+With ``--kills`` the service is killed that often (kill -9) at random times, an API server is restarted, another is lost
+for a while, a Prometheus is silent for a while, 5 % of the attempts fail and every fifth job is submitted twice; then
+only the counts are compared: every job ends exactly once.
 """
 
 from __future__ import annotations
@@ -26,12 +29,16 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
-from cpn_clusters import Driver, Server, free_port, programs_folder, start_etcd
+from cpn_clusters import Api, Driver, Server, free_port, programs_folder, start_etcd
+from cpn_metrics import Prometheus
+from numpy.typing import NDArray
 
 from placement.cpn import report
 from placement.cpn.clock import Clock
@@ -53,7 +60,12 @@ FAILING = 0.05
 CLUSTERS = 3
 
 
-def description(servers: dict[str, Server] | None, cpu_used: float) -> dict[str, Any]:
+def description(
+    servers: dict[str, Server] | None,
+    cpu_used: float,
+    namespace: str = "default",
+    metrics: dict[str, str] | None = None,
+) -> dict[str, Any]:
     """Upstream's test bed, nodes dealt over three clusters; data lie in a store outside."""
     table = synthetic.topology(TESTBED, CLUSTERS)
     places: list[dict[str, Any]] = [{"name": "store"}]
@@ -75,7 +87,9 @@ def description(servers: dict[str, Server] | None, cpu_used: float) -> dict[str,
             )  # fmt: skip
         cluster: dict[str, Any] = {"name": f"cluster-{c}", "nodes": nodes}
         if servers is not None:
-            cluster["kubeconfig"] = str(servers[f"cluster-{c}"].kubeconfig())
+            cluster |= {"kubeconfig": str(servers[f"cluster-{c}"].kubeconfig()), "namespace": namespace}
+        if metrics is not None:
+            cluster["prometheus_url"] = metrics[f"cluster-{c}"]
         places.append({"name": f"dc-{c}", "clusters": [cluster]})
     return {"datacenters": places}
 
@@ -144,11 +158,12 @@ class Service:
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:
             try:
-                urllib.request.urlopen(f"{self.url}/v1/network", timeout=5).read()
+                said = urllib.request.urlopen(f"{self.url}/metrics", timeout=5).read()
+                if b"loadmaster_cpn_ready 1.0" in said:
+                    return
             except OSError:
-                time.sleep(0.2)
-            else:
-                return
+                pass
+            time.sleep(0.2)
         raise TimeoutError(f"the service does not come up, see {self.folder}/service.log")
 
     def post(self, body: object) -> bool:
@@ -174,17 +189,20 @@ class Service:
 def run(
     servers: dict[str, Server], load: Workload, network: Network, data: Path, strategy: str,
     options: argparse.Namespace,
-    *, cpu_threshold: float = 0.7, cpu_used: float = 0.05,
+    *, cpu_threshold: float = 0.7,
 ) -> dict[str, Any]:  # fmt: skip
     """Run a queue to its end; return what happened, and what the simulator says."""
     folder = Path(tempfile.mkdtemp(prefix="cpn-"))
     clock, faults = Clock(options.scale), options.kills > 0
-    (folder / "topology.yaml").write_text(yaml.safe_dump(description(servers, cpu_used)))
+    namespace = f"{strategy.replace('_', '-')}-{len(load.jobs)}-{int(100 * cpu_threshold)}-{int(time.time())}"
+    for server in servers.values():
+        Api(server).insist("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
     store = f"sqlite:///{folder}/jobs.db"
     settings = {
         "topology": "topology.yaml", "store": store, "strategy": strategy, "time_scale": options.scale, "caution": 1.0,
+        "collect_s": 1.0, "settle_s": 10.0, "stale_s": 15.0,
         "profiles": str((data / "cpn-gpu-profiles" / traces.COLOCATIONS).resolve()), "patience_s": 1e9,
-        "name": f"{strategy.replace('_', '-')}-{len(load.jobs)}-{int(time.time())}", "cpu_threshold": cpu_threshold,
+        "name": namespace, "cpu_threshold": cpu_threshold, "topology_reload_s": 3600.0,
     }  # fmt: skip
     seed = 7
 
@@ -196,14 +214,19 @@ def run(
 
     table = load.runtime
     types = {card.name: card.type for card in network.cards.values()}
-    driver = Driver(servers, table, types, clock, STARTUP_S, options.scale, fails)  # type: ignore[arg-type]
+    driver = Driver(servers, table, types, clock, STARTUP_S, options.scale, fails, namespace)  # type: ignore[arg-type]
     driver.start()
+    metrics = {name: Prometheus(name, network, driver.taken, folder) for name in servers}
+    urls = {name: one.url for name, one in metrics.items()}
+    # What others use is not described but measured, so that Prometheus is what thresholds bind by.
+    (folder / "topology.yaml").write_text(yaml.safe_dump(description(servers, 0.0, namespace, urls)))
     service = Service(folder, settings)
     service.start()
     service.until_ready()
+    time.sleep(12.0)  # rates need a window of scrapes
     began = time.monotonic()
-    enough, chaos = threading.Event(), {"kills": 0, "restarts": 0, "outages": 0}
-    worker = threading.Thread(target=trouble, args=(service, servers, options, enough, chaos), daemon=True)
+    enough, chaos = threading.Event(), {"kills": 0, "restarts": 0, "outages": 0, "silences": 0}
+    worker = threading.Thread(target=trouble, args=(service, servers, metrics, options, enough, chaos), daemon=True)
     if faults:
         worker.start()
     answers = []
@@ -225,6 +248,8 @@ def run(
             worker.join(120)
         service.kill()
         driver.stopped.set()
+        for one in metrics.values():
+            one.stop()
     with read_only(store) as found:
         jobs, attempts, _ = found.everything()
     prices = dict(zip(network.table.cards, network.table.card_usd_per_hour.tolist(), strict=True))
@@ -240,13 +265,7 @@ def run(
     }  # fmt: skip
     if not faults:
         arrivals = np.array([job.submitted_at for job in jobs])
-        columns = {name: getattr(load.jobs, name) for name in JobTrace.__dataclass_fields__}
-        columns |= {"arrival_s": arrivals - arrivals.min()}
-        told = Workload(JobTrace(**columns), network.table, load.runtime)
-        row["simulated"] = run_episodes(
-            "jobs/testbed", strategy, [0], trace=told, episode_jobs=len(jobs), startup_s=live["startup_s"],
-            cpu_threshold=cpu_threshold,
-        )[0]  # fmt: skip
+        row["simulated"] = simulated(load, network, strategy, arrivals, live["startup_s"], cpu_threshold)
         for figure in ("makespan_s", "mean_completion_s"):
             row[f"{figure}_off"] = live[figure] / row["simulated"][figure] - 1.0
     if not options.keep:
@@ -254,9 +273,34 @@ def run(
     return row
 
 
+def simulated(
+    load: Workload, network: Network, strategy: str, arrivals: NDArray[np.float64], startup_s: float, threshold: float
+) -> dict[str, Any]:
+    """Say what the simulator makes of the same queue; of a strategy that draws, the mean of ten draws."""
+    names = sorted(load.jobs.model_names)
+    columns = {name: getattr(load.jobs, name) for name in JobTrace.__dataclass_fields__}
+    columns |= {
+        "arrival_s": arrivals - arrivals.min(),
+        # In the controller's order, which is that of their names: models with the same service take turns by it.
+        "model": np.array([names.index(name) for name in load.jobs.model_names], np.int32)[load.jobs.model],
+        "model_names": tuple(names),
+    }
+    told = Workload(JobTrace(**columns), network.table, load.runtime)
+    found = [
+        run_episodes(
+            "jobs/testbed", strategy, [0], trace=told, seed=seed, episode_jobs=len(arrivals), startup_s=startup_s,
+            cpu_threshold=threshold,
+        )[0]
+        for seed in range(10 if strategy == "random_feasible" else 1)
+    ]  # fmt: skip
+    numbers = [name for name, value in found[0].items() if isinstance(value, float | int)]
+    return {name: float(np.mean([one[name] for one in found])) for name in numbers}
+
+
 def trouble(
     service: Service,
     servers: dict[str, Server],
+    metrics: dict[str, Prometheus],
     options: argparse.Namespace,
     enough: threading.Event,
     chaos: dict[str, int],
@@ -280,6 +324,11 @@ def trouble(
             enough.wait(options.between_kills_s)
             server.start()
             chaos["outages"] += 1
+        if number % 7 == 1:
+            metrics["cluster-0"].kill()
+            enough.wait(options.between_kills_s)
+            metrics["cluster-0"].start()
+            chaos["silences"] += 1
         if rng.random() < 0.5:  # and now and then while it is still starting
             service.until_ready()
 
@@ -322,9 +371,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--queues", default="40,100,500")
-    parser.add_argument("--strategies", default=",".join(name for name in NAMES if name != "kube_default"))
+    parser.add_argument("--strategies", default=",".join(NAMES))
     parser.add_argument("--thresholds", default="", help="e.g. 0.7,0.8,0.9: min_completion_time_reserve on busy nodes")
-    parser.add_argument("--scale", type=float, default=60.0)
+    parser.add_argument("--scale", type=float, default=20.0)
+    parser.add_argument("--beside", type=int, default=1, help="runs beside each other; kube_default always runs alone")
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--between-kills-s", type=float, default=8.0)
     parser.add_argument("--timeout-s", type=float, default=1800.0)
@@ -336,35 +386,37 @@ def main() -> int:
     etcd, address = start_etcd(programs, folder)
     servers = {f"cluster-{c}": Server(f"cluster-{c}", programs, folder, address) for c in range(CLUSTERS)}
     rows: list[dict[str, Any]] = []
+    helpers: list[subprocess.Popen[bytes]] = []
     try:
         for server in servers.values():
             server.start()
         network = read_topology(yaml.safe_dump(description(None, 0.05)), "test bed")
         add_nodes(servers, network)
+        helpers += [server.start_kwok() for server in servers.values()]
+        busy = read_topology(yaml.safe_dump(description(None, 0.6)), "busy test bed")
+        thresholds = [float(one) for one in filter(None, options.thresholds.split(","))]
         for count in map(int, options.queues.split(",")):
             load = workload(count, options.data, network)
-            for strategy in options.strategies.split(","):
-                rows.append(run(servers, load, network, options.data, strategy, options))
-                print(json.dumps({k: v for k, v in rows[-1].items() if k not in ("live", "simulated")}), flush=True)
-            for threshold in filter(None, options.thresholds.split(",")):
-                busy = read_topology(yaml.safe_dump(description(None, 0.6)), "busy test bed")
-                rows.append(
-                    run(
-                        servers, load._replace(topology=busy.table), busy, options.data, "min_completion_time_reserve",
-                        options, cpu_threshold=float(threshold), cpu_used=0.6,
-                    )
-                )  # fmt: skip
+            other = load._replace(topology=busy.table)
+            asked = [(load, network, one, 0.7) for one in filter(None, options.strategies.split(","))]
+            asked += [(other, busy, "min_completion_time_reserve", threshold) for threshold in thresholds]
+            own = [one for one in asked if one[2] == "kube_default"]
+            if own and len(helpers) == CLUSTERS:
+                helpers += [server.start_scheduler() for server in servers.values()]
+            with ThreadPoolExecutor(options.beside) as pool:
+                for row in pool.map(partial(run_one, servers, options), [one for one in asked if one not in own]):
+                    rows.append(row)
+                    write(rows, options)
+            for one in own:
+                rows.append(run_one(servers, options, one))
+                write(rows, options)
     finally:
         for server in servers.values():
             server.kill()
-        etcd.kill()
-        etcd.wait(30)
+        for process in (*helpers, etcd):
+            process.kill()
+            process.wait(30)
         shutil.rmtree(folder, ignore_errors=True)
-    if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        command = "python benchmarks/cpn_live.py " + " ".join(sys.argv[1:])
-        (options.out / f"{options.name}.json").write_text(json.dumps(rows, indent=1) + "\n")
-        (options.out / f"{options.name}.md").write_text(table_of(rows, command))
     worst = max(
         (abs(row[f"{f}_off"]) for row in rows for f in ("makespan_s", "mean_completion_s") if f"{f}_off" in row),
         default=None,
@@ -373,13 +425,30 @@ def main() -> int:
     return 0
 
 
-def add_nodes(servers: dict[str, Server], network: Network) -> None:
-    from cpn_clusters import Api
+def run_one(
+    servers: dict[str, Server], options: argparse.Namespace, asked: tuple[Workload, Network, str, float]
+) -> dict[str, Any]:
+    load, network, strategy, threshold = asked
+    row = run(servers, load, network, options.data, strategy, options, cpu_threshold=threshold)
+    print(json.dumps({k: v for k, v in row.items() if k not in ("live", "simulated")}), flush=True)
+    return row
 
+
+def write(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    """Write what there is so far: the whole takes hours."""
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        command = "python cpn_live.py " + " ".join(sys.argv[1:])
+        (options.out / f"{options.name}.json").write_text(json.dumps(rows, indent=1) + "\n")
+        (options.out / f"{options.name}.md").write_text(table_of(rows, command))
+
+
+def add_nodes(servers: dict[str, Server], network: Network) -> None:
     for name, cluster in network.clusters.items():
         api = Api(servers[name])
         for node in cluster.nodes:
             amounts = {"cpu": str(int(node.cpu_cores)), "memory": f"{int(node.mem_gib)}Gi", "pods": "500"}
+            amounts["nvidia.com/gpu"] = str(sum(group.count for group in node.cards))
             status = {"capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
             labels = {"kubernetes.io/hostname": node.name}
             api.insist("POST", "/api/v1/nodes", {"metadata": {"name": node.name, "labels": labels}, "status": status})

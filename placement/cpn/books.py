@@ -29,6 +29,8 @@ class Books:
     """Job -> its attempt that has not ended."""
     past: dict[str, list[Attempt]] = field(default_factory=lambda: defaultdict(list))
     """Card -> ended attempts that shared it with one that has not."""
+    last_end: dict[str, float] = field(default_factory=dict)
+    """Card -> when a job last left it: metrics still show that job for a while."""
     failed_on: dict[str, frozenset[str]] = field(default_factory=dict)
     """Job -> ``cluster/node`` where an attempt of it failed."""
     service: dict[str, float] = field(default_factory=dict)
@@ -40,6 +42,7 @@ class Books:
     def read(cls, store: JobStore) -> Books:
         """Read everything that has not ended."""
         books = cls(seq=store.last_seq(), service=store.service(), last_card=store.last_card())
+        books.last_end = store.last_ends()
         for job in store.active():
             books.jobs[job.id] = job
         for attempt in store.open_attempts():
@@ -70,6 +73,8 @@ class Books:
     def end(self, attempt: Attempt) -> None:
         """Take an ended attempt off its card."""
         self.attempts.pop(attempt.job, None)
+        if attempt.ended_at is not None and attempt.tried_at is not None:
+            self.last_end[attempt.card] = attempt.ended_at
         if attempt.started_at is not None and attempt.ended_at is not None:
             self.service[attempt.model] = self.service.get(attempt.model, 0.0) + attempt.ended_at - attempt.started_at
             self.past[attempt.card].append(attempt)

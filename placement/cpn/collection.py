@@ -30,12 +30,12 @@ log = logging.getLogger(__name__)
 BY_NODE = 'sum by (node) (label_replace({}, "node", "$1", "instance", "([^:]+).*"))'
 """node-exporter says ``instance``: the node's name, or with its port."""
 QUERIES = {
-    "cpu": BY_NODE.format('1 - avg by (instance) (rate(node_cpu_seconds_total{mode="idle"}[5m]))'),
+    "cpu": BY_NODE.format('1 - avg by (instance) (rate(node_cpu_seconds_total{mode="idle"}[%ds]))'),
     "mem_gib": BY_NODE.format("node_memory_MemTotal_bytes - node_memory_MemAvailable_bytes"),
     "gpu_gib": "sum by (Hostname, gpu) (DCGM_FI_DEV_FB_USED)",
     "jobs": "count(kube_job_info)",
 }
-"""node-exporter, DCGM, kube-state-metrics."""
+"""node-exporter, DCGM, kube-state-metrics. The rate is over ``settle_s``: a job that is settled is all in it."""
 MIB_PER_GIB = 1024.0
 TIMEOUT_S = 10.0
 
@@ -100,8 +100,13 @@ class Collection(threading.Thread):
                 log.warning("Prometheus of %s: %s", name, probe.error)
 
     def _ask(self, name: str, url: str, probe: Probe) -> None:
-        answers = {kind: _query(url, query) for kind, query in QUERIES.items()}
+        window_s = max(int(self._settings.settle_s), 1)
+        queries = {kind: query % window_s if kind == "cpu" else query for kind, query in QUERIES.items()}
+        answers = {kind: _query(url, query) for kind, query in queries.items()}
         probe.found = {kind: len(series) for kind, series in answers.items()}
+        for measured in self._measured.values():  # a node that is no longer reported is no longer known
+            for place in [place for place in measured if place.split("/", 1)[0] == name]:
+                del measured[place]
         for kind in ("cpu", "mem_gib"):
             for series in answers[kind]:
                 value = float(series["value"][1]) / (GIB if kind == "mem_gib" else 1.0)
@@ -114,21 +119,25 @@ class Collection(threading.Thread):
 
     def others(self, network: Network, books: Books, now: float) -> Mapping[str, Mapping[str, float]]:
         """Return what others use: share of cores and GiB a node, GiB a card; where nothing is known, nothing."""
-        stale = {name for name, at in self._at.items() if now - at > self._settings.stale_s * self._clock.scale}
-        fresh = set(self._at) - stale
+        # Prometheus and its scrapes go by the wall's clock.
+        settle_s, stale_s = (one * self._clock.scale for one in (self._settings.settle_s, self._settings.stale_s))
+        fresh = {name for name, at in self._at.items() if now - at <= stale_s}
+        for found in self._others.values():
+            for place in [place for place in found if place.split("/", 1)[0] not in fresh]:
+                del found[place]
         moving: set[str] = set()
         own: dict[str, dict[str, float]] = {"cpu": {}, "mem_gib": {}, "gpu_gib": {}}
         for attempt in books.attempts.values():
             job, node = books.jobs[attempt.job], f"{attempt.cluster}/{attempt.node}"
             at = self._at.get(attempt.cluster, 0.0)
-            if attempt.started_at is None or at - attempt.started_at < self._settings.settle_s:
+            if attempt.started_at is None or at - attempt.started_at < settle_s:
                 moving |= {node, attempt.card}
             for kind, place, amount in (
                 ("cpu", node, job.cpu_cores), ("mem_gib", node, job.mem_gib), ("gpu_gib", attempt.card, job.gpu_mem_gib)
             ):  # fmt: skip
                 own[kind][place] = own[kind].get(place, 0.0) + amount
-        for card, past in books.past.items():
-            if any(now - (one.ended_at or 0.0) < self._settings.settle_s for one in past):
+        for card, ended_at in list(books.last_end.items()):
+            if self._at.get(card.split("/", 1)[0], 0.0) - ended_at < settle_s:
                 moving |= {card, card.rsplit("/", 1)[0]}
         cores = dict(zip(network.table.nodes, network.table.node_cpu, strict=True))
         for kind, measured in self._measured.items():
@@ -140,6 +149,15 @@ class Collection(threading.Thread):
                     mine /= float(cores.get(place, 1.0))
                 self._others[kind][place] = max(value - mine, 0.0)
         return self._others
+
+    def found(self, now: float) -> Mapping[str, Mapping[str, float]]:
+        """Return what was last found that others use."""
+        stale_s = self._settings.stale_s * self._clock.scale
+        fresh = {name for name, at in dict(self._at).items() if now - at <= stale_s}
+        return {
+            kind: {place: value for place, value in dict(found).items() if place.split("/", 1)[0] in fresh}
+            for kind, found in self._others.items()
+        }
 
     def shown(self) -> dict[str, dict[str, Any]]:
         """Return the result of the last probe of each cluster, for people."""

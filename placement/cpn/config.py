@@ -112,8 +112,9 @@ class CpnSettings(_Part, frozen=True, kw_only=True):
     """How often Prometheus is asked."""
     stale_s: Seconds = 120.0
     """Metrics older than this do not count; upstream's Prometheus scraped once a minute."""
-    settle_s: Seconds = 90.0
-    """A job placed, or gone, for less than this may not be in the metrics yet: the books say what it takes."""
+    settle_s: Seconds = 300.0
+    """A job placed, or gone, for less than this may not be in the metrics yet: the books say what it takes. Also what
+    rates are taken over: five scrapes of upstream's Prometheus."""
     prefetch_image: str | None = None
     """Image of the pre-fetch Job that brings data to the node; without one transfers are reckoned, not made."""
     history_dir: Path | None = None

@@ -18,7 +18,7 @@ from placement.cpn.collection import Collection
 from placement.cpn.config import CpnSettings
 from placement.cpn.controller import Controller
 from placement.cpn.events import Event
-from placement.cpn.history import History
+from placement.cpn.history import History, Row, samples
 from placement.cpn.link import KubeLink, Link
 from placement.cpn.metrics import CpnMetrics
 from placement.cpn.records import Job
@@ -163,13 +163,23 @@ def start(
         )
         collection.follow(lambda: controller.network)
         metrics.show(controller)
-        history = History(store, settings.history_dir) if settings.history_dir is not None else None
+        history = _history(settings, store, controller, collection) if settings.history_dir is not None else None
     except BaseException:
         store.close()
         raise
     return Cpn(
         settings, store, controller, collection, metrics, clock, gpu_memory, history, lease, run_times.gpu_memory_mb
     )
+
+
+def _history(settings: CpnSettings, store: JobStore, controller: Controller, collection: Collection) -> History:
+    def seen() -> list[Row]:
+        if not controller.ready:
+            return []
+        network, books, now = controller.network, controller.books, controller.clock()
+        return samples(network, books, collection.found(now), now, controller.up())
+
+    return History(store, settings.history_dir or Path(), seen)
 
 
 def _beside(where: str, path: Path) -> str:

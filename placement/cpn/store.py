@@ -211,6 +211,16 @@ class JobStore:
         asked = sa.select(ATTEMPTS).where(ATTEMPTS.c.card == card, ATTEMPTS.c.ended_at > since)
         return [Attempt(*row) for row in self._rows(asked)]
 
+    def last_ends(self, most: int = 1000) -> dict[str, float]:
+        """Return when a job last left each card, of the attempts that ended last."""
+        asked = (
+            sa.select(ATTEMPTS.c.card, ATTEMPTS.c.ended_at)
+            .where(ATTEMPTS.c.ended_at.is_not(None), ATTEMPTS.c.tried_at.is_not(None))
+            .order_by(ATTEMPTS.c.ended_at.desc())
+            .limit(most)
+        )
+        return {str(card): float(at) for card, at in reversed(self._rows(asked))}
+
     def last_card(self) -> str | None:
         """Return where the last decision sent a job."""
         rows = self._rows(sa.select(ATTEMPTS.c.card).order_by(ATTEMPTS.c.decided_at.desc()).limit(1))

@@ -20,7 +20,6 @@ from tests.placement.cpn.played import Rehearsal
 
 Rehearse = Callable[..., Rehearsal]
 Submit = Callable[..., Job]
-pytestmark = pytest.mark.soak  # whole queues, and the simulator is compiled; not yet seen through on a quiet machine
 COUNTS = {"RTX4090": 2, "A100": 1, "P100": 6}
 
 
@@ -53,6 +52,7 @@ def figures(rehearsal: Rehearsal) -> dict[str, float]:
     }
 
 
+@pytest.mark.soak  # whole queues, and the simulator's own run beside them
 @pytest.mark.parametrize("strategy", [name for name in NAMES if name not in ("random_feasible", "gavel_lp")])
 def test_a_queue_takes_as_long_as_the_simulator_says(rehearse: Rehearse, strategy: str) -> None:
     rehearsal = rehearse(COUNTS, strategy=strategy)
