@@ -1,8 +1,8 @@
 """Compile kernels with numba where it is installed, and run the same functions as plain Python where it is not.
 
-``kernel`` marks what Python calls; ``part`` marks what kernels call (``sched_env.parts``). Features and scoring stay
-plain in their own modules (the service must not import numba) and are compiled here by the module of the kernel:
-``features = part(vm.candidate_features)``.
+``kernel`` marks what Python calls; ``part`` marks what kernels call (``sched_env.parts``), ``inline`` what they call at
+every step. Features and scoring stay plain in their own modules (the service must not import numba) and are compiled
+here by the module of the kernel: ``features = part(vm.candidate_features)``.
 
 No ``fastmath``: a result must not depend on whether a loop was vectorised, compiled or run by numpy.
 """
@@ -33,9 +33,22 @@ _OPTIONS = {"nogil": True, "error_model": "numpy"}
 
 def part(function: Function) -> Function:
     """Compile a function, and the plain functions of ours that it calls, for use inside kernels."""
+    return _part(function, forceinline=False)
+
+
+def inline(function: Function) -> Function:
+    """Compile a part that is copied into its callers: for what is called at every step.
+
+    A call hands over the arrays of all tuples, hundreds of words; LLVM does not count that when it chooses.
+    """
+    return _part(function, forceinline=True)
+
+
+def _part(function: Function, **options: Any) -> Function:
     if not COMPILED:
         return function
-    return _njit(pipeline_class=parts.PartCompiler, **_OPTIONS)(_with_compiled_helpers(function))  # type: ignore[no-any-return]
+    compile_part = _njit(pipeline_class=parts.PartCompiler, **_OPTIONS, **options)
+    return compile_part(_with_compiled_helpers(function))  # type: ignore[no-any-return]
 
 
 def _with_compiled_helpers(function: Any) -> Any:

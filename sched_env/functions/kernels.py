@@ -93,7 +93,7 @@ from sched_env.functions.state import (
     State,
 )
 from sched_env.heap import ITEM, TIME, drop_first, push
-from sched_env.jit import lean_kernel, part
+from sched_env.jit import inline, lean_kernel, part
 from sched_env.stepping import RUNNING, dynamics
 from sched_env.tables import Floats
 from sched_env.tails import TAIL_HIGH, TAIL_LOW, TAIL_POINTS
@@ -208,7 +208,7 @@ def late_part(cluster: Cluster, row: int, ratio: float) -> float:
     return float(tail[below] * (1.0 - above) + tail[below + 1] * above)
 
 
-@part
+@inline
 def settle(cluster: Cluster, rules: Rules, state: State, b: int, n: int, now: float) -> None:
     """Account for the calls of a node's instances up to now, at the slowdown that held since the last change.
 
@@ -342,7 +342,7 @@ def leave(cluster: Cluster, rules: Rules, state: State, b: int) -> None:
     state.warm[b, f, n, IDLE_UNTIL] = now + rules.keep_alive_s
 
 
-@part
+@inline
 def elapse(cluster: Cluster, rules: Rules, state: State, b: int, now: float) -> None:
     """Let everything happen up to a time: instances leave, and windows turn."""
     while True:
@@ -367,7 +367,7 @@ def normalised(value: float, low: float, high: float) -> float:
     return min(max((value - low) / (high - low), 0.0), 1.0)
 
 
-@part
+@inline
 def outcome(cluster: Cluster, rules: Rules, state: State, b: int, n: int) -> tuple[float, float, float, bool]:
     """Return R1, the contended ratio, R2 and whether an idle container waits, if the instance were put on node n."""
     row = state.cursor[b, ROW]
@@ -469,7 +469,7 @@ def bill(cluster: Cluster, state: State, b: int, n: int, now: float, until: floa
         state.nodes[b, n, BILLED_UNTIL] = until
 
 
-@part
+@inline
 def place(cluster: Cluster, rules: Rules, state: State, b: int, n: int) -> float:
     """Put the present instance on a feasible node and return the reward."""
     row = state.cursor[b, ROW]
@@ -599,7 +599,7 @@ def arrive_by_itself(cluster: Cluster, rules: Rules, state: State, b: int, row: 
     state.totals[b, CALLS] += cluster.tasks[row, REQUESTS]
 
 
-@part
+@inline
 def next_arrival(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) -> int:
     """Go to the next arrival that fits somewhere, rejecting those that do not; return how the episode stands."""
     tasks, start = cluster.tasks, out.start[b]
@@ -770,7 +770,7 @@ def close(arguments: Any, out: Buffers, b: int) -> None:
     metrics[10] = totals[REJECTED]
 
 
-@part
+@inline
 def step(arguments: Any, out: Buffers, b: int, n: int, _seed: int) -> int:
     """Place the present instance and go on to the next one that fits somewhere."""
     cluster, rules, state = arguments

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sched_env.jit import filled_in, part
+from sched_env.jit import filled_in, inline, part
 from sched_env.jobs.cancel import expect, next_cancel_s, withdraw, withdraw_due
 from sched_env.jobs.execution import HOURS_PER_SECOND, happen, lose, place, put_back
 from sched_env.jobs.observing import observe, show
@@ -101,7 +101,7 @@ def next_card(state: State, b: int) -> int:
     return best
 
 
-@part
+@inline
 def run(
     cards: Cards, queue: Queue, runtimes: Runtimes, rules: Rules, state: State, mask: Bools, b: int, waits: bool
 ) -> int:
@@ -320,7 +320,7 @@ def _dynamics(owner: str, view: Callable[..., int], act: Callable[..., bool]) ->
         owner,
         start_range=start_range,
         begin=part(filled_in(_begin, owner, go_on=go_on)),
-        step=part(filled_in(_step, owner, go_on=go_on, act=act)),
+        step=inline(filled_in(_step, owner, go_on=go_on, act=act)),
         close=close,
     )
 

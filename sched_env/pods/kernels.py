@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sched_env.jit import lean_kernel, part
+from sched_env.jit import inline, lean_kernel, part
 from sched_env.pods import features
 from sched_env.pods.measure import NONE, add, unlink, with_pod, work_out
 from sched_env.pods.state import (
@@ -20,6 +20,7 @@ from sched_env.pods.state import (
     CPU_REQUEST,
     CPU_SHARES,
     DISPLACED,
+    DOMAIN,
     HEAT,
     HOT,
     MEM,
@@ -48,7 +49,7 @@ from sched_env.pods.state import (
     State,
 )
 from sched_env.pods.tables import WINDOW_S
-from sched_env.pods.windows import count_window, enter, is_open, moved_weight, settle
+from sched_env.pods.windows import count_window, enter, moved_weight, settle
 from sched_env.stepping import RUNNING, dynamics
 from sched_env.vector import END_OF_TRACE, HORIZON, Buffers
 
@@ -112,7 +113,8 @@ def observe(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) 
     for column in range(MEM_CHANGE + 1):
         request[2 + column] = use[column]
     request[10], request[11] = moves_left, rules.price_per_move
-    fixed, nodes, window = cluster.nodes, state.nodes[b], state.cursor[b, WINDOW]
+    fixed, nodes = cluster.nodes, state.nodes[b]
+    up, domain = cluster.up[state.cursor[b, WINDOW]], cluster.pods[r, DOMAIN]
     candidates, mask = out.candidates[b], out.mask[b]
     count = 0
     for n in range(mask.size):
@@ -121,7 +123,7 @@ def observe(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) 
         node, seen = nodes[n], candidates[n]
         cpu_inverse, mem_inverse = fixed[n, CPU_INVERSE], fixed[n, MEM_INVERSE]
         fit = fits(here, fixed[n, MEM], node[MEM_DEPLOYED], node[PODS], mem, moves_left, rules.pod_limit)
-        fit &= n == hot or is_open(cluster, window, n, r)
+        fit &= (n == hot) | (up[n] & (cluster.domain[n] == domain))  # is_open, without branches
         mask[n] = fit
         count += fit
         seen[3] = here
@@ -152,7 +154,7 @@ def move(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int,
     return float(-moved_weight(cluster, rules, r) / cluster.nodes.shape[0])
 
 
-@part
+@inline
 def next_offer(
     cluster: Cluster, rules: Rules, state: State, scratch: Scratch, out: Buffers, b: int
 ) -> tuple[int, float]:
@@ -261,7 +263,7 @@ def look(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, nodes: 
                 books[window, n, column] = state.books[0, n, column]
 
 
-@part
+@inline
 def step(arguments: Any, out: Buffers, b: int, n: int, _seed: int) -> int:
     """Move the offered pod, or let it stay, and go to the next offer."""
     cluster, rules, state, scratch = arguments

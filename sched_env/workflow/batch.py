@@ -43,7 +43,8 @@ def value_of(rule: int, arguments: Any, _table: Floats, b: int, n: int, prepared
     plan, _, state = arguments
     row, parents = prepared
     flow = plan.flows[state.cursor[b, FLOW]]
-    _, start, run, billed, moved, _ = offer(plan, state, b, n, row, parents)
+    room = plan.room[plan.room_of[state.cursor[b, FLOW]]]
+    _, start, run, billed, moved, _ = offer(plan, state, room, b, n, row, parents)
     return node_score(
         rule,
         n,

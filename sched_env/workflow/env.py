@@ -158,7 +158,7 @@ class WorkflowPlanEnv(WorkflowEnv):
             begin, end = plan.parents[first], plan.parents[first + size]
             into = np.repeat(np.arange(size), np.diff(plan.parents[first : first + size + 1]))
             edges[: end - begin] = np.stack([plan.parent[begin:end], into, plan.edge_mb[begin:end]], axis=1)
-            room = plan.room[int(many.state.cursor[0, FLOW])]
+            room = plan.room[plan.room_of[many.state.cursor[0, FLOW]]]
             mask[:size] = fits(room[:, 0], room[:, 1], own[:, CPU, None], own[:, MEM, None])
             candidates = many.observe()["candidates"][0]
             self._shown = {"candidates": candidates, "tasks": tasks, "edges": edges, "mask": mask}

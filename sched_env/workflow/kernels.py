@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from sched_env.jit import part
+from sched_env.jit import inline, part
 from sched_env.stepping import RUNNING, dynamics
+from sched_env.tables import Floats
 from sched_env.vector import END_OF_TRACE, HORIZON, SHEET, Buffers
 from sched_env.workflow import features
 from sched_env.workflow.features import FIT_TOLERANCE, HOURS_PER_SECOND
@@ -122,7 +123,7 @@ def first_gap(state: State, b: int, n: int, ready: float, run: float, cpu: float
 
 @part
 def offer(
-    plan: Plan, state: State, b: int, n: int, row: int, parents: int
+    plan: Plan, state: State, room: Floats, b: int, n: int, row: int, parents: int
 ) -> tuple[float, float, float, float, float, bool]:
     """Return what a node offers a task whose parents were gathered.
 
@@ -132,10 +133,9 @@ def offer(
     ready, moved = data_there(plan, state, n, row, parents)
     run = plan.tasks[row, RUNTIME] * plan.nodes[n, INVERSE_SPEED]
     cpu, mem = plan.tasks[row, CPU], plan.tasks[row, MEM]
-    room = plan.room[state.cursor[b, FLOW], n]
-    if not fits(room[CPU], room[MEM], cpu, mem):
+    if not fits(room[n, CPU], room[n, MEM], cpu, mem):
         return ready, ready, run, 0.0, moved, False
-    room_cpu, room_mem = room[CPU] - cpu + FIT_TOLERANCE, room[MEM] - mem + FIT_TOLERANCE
+    room_cpu, room_mem = room[n, CPU] - cpu + FIT_TOLERANCE, room[n, MEM] - mem + FIT_TOLERANCE
     start, billed = first_gap(state, b, n, ready, run, room_cpu, room_mem)
     return ready, start, run, billed, moved, True
 
@@ -144,17 +144,17 @@ def offer(
 def observe(plan: Plan, state: State, out: Buffers, b: int) -> int:
     """Write the observation of the present task and return how many nodes can hold it.
 
-    The columns that never change (price, speed, network) are written once, when the environment is made.
+    Columns that never change (price, speed, network) are written once, when the environment is made, and those of the
+    room on the nodes when an episode begins.
     """
     row = state.cursor[b, FIRST] + state.cursor[b, NEXT]
     task, flow = plan.tasks[row], plan.flows[state.cursor[b, FLOW]]
     cpu, mem, tail = task[CPU], task[MEM], task[TAIL]
     inverse, inverse_least, makespan = flow[INVERSE_REFERENCE], flow[INVERSE_LEAST], state.totals[b, MAKESPAN]
     candidates, mask, earliest, count = out.candidates[b], out.mask[b], np.inf, 0
-    room = plan.room[state.cursor[b, FLOW]]
-    parents = gather(plan, state, b, row)
+    parents, room = gather(plan, state, b, row), plan.room[plan.room_of[state.cursor[b, FLOW]]]
     for n in range(mask.size):
-        ready, start, run, billed, moved, fit = offer(plan, state, b, n, row, parents)
+        ready, start, run, billed, moved, fit = offer(plan, state, room, b, n, row, parents)
         mask[n] = fit
         count += fit
         earliest = min(earliest, start) if fit else earliest
@@ -167,7 +167,6 @@ def observe(plan: Plan, state: State, out: Buffers, b: int) -> int:
             candidates[n, 12],
             candidates[n, 13],
         ) = outlook(ready, start, run, billed, plan.nodes[n, PRICE], makespan, tail, inverse, inverse_least)
-        candidates[n, 0], candidates[n, 1] = room[n, CPU], room[n, MEM]
         candidates[n, 5] = state.nodes[b, n, TASKS]
         candidates[n, 6] = moved
     size = float(state.cursor[b, SIZE])
@@ -221,7 +220,8 @@ def place(plan: Plan, rules: Rules, state: State, out: Buffers, b: int, n: int) 
     number = state.cursor[b, NEXT]
     row = state.cursor[b, FIRST] + number
     totals, flow = state.totals[b], plan.flows[state.cursor[b, FLOW]]
-    ready, start, run, billed, moved, _ = offer(plan, state, b, n, row, gather(plan, state, b, row))
+    room = plan.room[plan.room_of[state.cursor[b, FLOW]]]
+    ready, start, run, billed, moved, _ = offer(plan, state, room, b, n, row, gather(plan, state, b, row))
     finish = start + run
     book(state, b, n, start, finish, plan.tasks[row, CPU], plan.tasks[row, MEM])
     placed = state.placed[b, number]
@@ -259,6 +259,9 @@ def begin(arguments: Any, out: Buffers, b: int, flow: int, _fresh: bool) -> bool
         segment[FOLLOWING] = NONE
     state.nodes[b] = 0.0
     state.totals[b] = 0.0
+    room = plan.room[plan.room_of[flow]]
+    for n in range(N):
+        out.candidates[b, n, 0], out.candidates[b, n, 1] = room[n, CPU], room[n, MEM]
     for k in range(plan.there_first[flow], plan.there_first[flow + 1]):
         n, until = int(plan.there[k, 0]), plan.there[k, 1]
         book(state, b, n, 0.0, until, plan.there[k, 2], plan.there[k, 3])
@@ -289,7 +292,7 @@ def close(arguments: Any, out: Buffers, b: int) -> None:
     metrics[10] = used
 
 
-@part
+@inline
 def step(arguments: Any, out: Buffers, b: int, n: int, _seed: int) -> int:
     """Place the present task and go to the next one."""
     plan, rules, state = arguments

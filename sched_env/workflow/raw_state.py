@@ -53,7 +53,7 @@ def raw_fields(env: WorkflowVectorEnv, b: int) -> tuple[dict[str, Floats], dict[
         arrival = before[FINISH] + np.where(elsewhere, mb * np.maximum(per_mb, per_mb[int(before[NODE])]), 0.0)
         ready_s = np.maximum(ready_s, arrival)
     ready_s = ready_s + plan.dispatch_s
-    room = plan.room[flow]
+    room = plan.room[plan.room_of[flow]]
     holds = fits(room[:, CPU], room[:, MEM], task[CPU], task[MEM])
     others = plan.there[plan.there_first[flow] : plan.there_first[flow + 1]]
     run_s = task[RUNTIME] * plan.nodes[:, INVERSE_SPEED]

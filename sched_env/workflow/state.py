@@ -60,7 +60,9 @@ class Plan(NamedTuple):
     home: Ints
     """[R]: the node on which a task was recorded; -1: nobody says."""
     room: Floats
-    """[W, N, 2]: cores and GiB that a workflow may take of each node."""
+    """[rooms, N, 2]: cores and GiB that a workflow may take of each node; one for all where nothing else is there."""
+    room_of: Ints
+    """[W]: the room of each workflow."""
     there: Floats
     """[K, 4]: node, end, cores and GiB of what others still run on the nodes when a workflow begins."""
     there_first: Ints
@@ -124,8 +126,9 @@ def plan_of(
         ConfigError: When a task fits no node.
     """
     nodes = np.stack([table.cpu, table.mem, 1.0 / table.speed, 1.0 / table.net, table.price_usd_per_hour], axis=1)
-    room = np.stack([room_of(dag, table) for dag in dags])
-    best = [_fastest_and_cheapest(dag, table, free) for dag, free in zip(dags, room, strict=True)]
+    rooms = np.stack([room_of(dag, table) for dag in dags])
+    room, which = np.unique(rooms, axis=0, return_inverse=True)
+    best = [_fastest_and_cheapest(dag, table, free) for dag, free in zip(dags, rooms, strict=True)]
     flows, tasks, parents, parent, edge_mb, home = [], [], [np.zeros(1, np.int64)], [], [], []
     there = [dag.around.there if dag.around else np.empty((0, 4)) for dag in dags]
     slowness, per_mb = float(nodes[:, INVERSE_SPEED].mean()), float(nodes[:, SECONDS_PER_MB].mean())
@@ -159,6 +162,7 @@ def plan_of(
         edge_mb=np.concatenate(edge_mb),
         home=np.concatenate(home),
         room=room,
+        room_of=which.reshape(-1).astype(np.int64),
         there=np.concatenate(there),
         there_first=np.concatenate([[0], np.cumsum([len(rows) for rows in there])]).astype(np.int64),
         dispatch_s=dispatch_s,

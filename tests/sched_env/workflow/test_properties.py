@@ -49,7 +49,7 @@ def check(env):
             for moment in start[there]:
                 running = there[(start[there] <= moment) & (moment < finish[there])]
                 beside = others[(others[:, 0] == n) & (moment < others[:, 1]), 2:].sum(axis=0)
-                assert (needs[running].sum(axis=0) + beside <= plan.room[flow, n] + 1e-6).all()
+                assert (needs[running].sum(axis=0) + beside <= plan.room[plan.room_of[flow], n] + 1e-6).all()
             until = others[others[:, 0] == n, 1].max(initial=0.0)
             cost += plan.nodes[n, PRICE] / 3600.0 * union(start[there], finish[there], until)
         for task in range(number):
