@@ -47,6 +47,8 @@ SERVICE_URL = os.environ.get("LOADMASTER_SERVICE_URL", "http://127.0.0.1:8100")
 PROBLEMS = workspace_of_run.offered(workspace_of_run.repository())
 """Those of ``params.yaml``, each with its own approval. Static, because Airflow 3.3 does not skip downstream of an
 approval or a short circuit inside mapped task groups (docs/decisions/0003)."""
+MODELLED = {"jobs"}
+"""Problems that are trained with a model of their own (``data/models/<problem>``), which a stage has to fit first."""
 APPROVAL_HOURS = float(os.environ.get("LOADMASTER_APPROVAL_HOURS", "12"))
 DEADLINE_HOURS = float(os.environ.get("LOADMASTER_DEADLINE_HOURS", "4"))
 """After the start at 02:00: what has not ended by 06:00 is told to people."""
@@ -91,10 +93,10 @@ def nightly_retrain() -> None:
 
     @task(trigger_rule="all_done_min_one_success")
     def trainings() -> list[str]:
-        """List the trainings of the problems that were calibrated; one that was not loses its own alone."""
+        """List the trainings of the problems that have all they need; a stage that failed loses its own alone."""
         run_id = get_current_context()["run_id"]
         plan = json.loads(call("pipeline.workspace", f"--run-id={run_id}"))
-        done = made(run_id, "calibration")
+        done = {*made(run_id, "calibration")} - (MODELLED - {*made(run_id, "models")})
         return [name for name in plan["train"] if name.partition("@")[2].partition("-")[0] in done]
 
     @task(trigger_rule="all_done_min_one_success")
@@ -114,7 +116,7 @@ def nightly_retrain() -> None:
     training = mapped_stage("train", listed, pool=GPU_POOL)
     judging = judged.expand(problem=kept)
     plan >> stage("ingest") >> stage("clean") >> windows >> calibrated >> listed
-    windows >> stage("runtime_model") >> training
+    windows >> stage("runtime_model") >> listed
     training >> kept
     judging >> recorded
     for problem in PROBLEMS:
