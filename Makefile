@@ -28,13 +28,14 @@ STAMP := $(VENV)/.installed-$(EXTRAS)
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | expand -t 14
 
-setup: $(STAMP) ## create .venv and install everything (fast when nothing changed)
+setup: $(STAMP) ## create .venv and install everything, compile the simulators (fast when nothing changed)
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 14); sys.exit(0 if ok else "Python " + sys.version.split()[0] + " found; Loadmaster needs 3.11, 3.12 or 3.13: make PYTHON=python3.12 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt uv
 	$(BIN)/uv pip install -q --python $(BIN)/python $(if $(TORCH_BACKEND),--torch-backend=$(TORCH_BACKEND)) -c constraints.txt -e '.[$(EXTRAS)]'
+	@if $(BIN)/python -c 'import gymnasium, numba' 2>/dev/null; then $(BIN)/loadmaster compile; fi
 	@touch $@
 
 run: setup ## the nightly loop on this machine: service, Airflow, one run on the sample (APPROVE=yes: unattended, SIZE=demo: quick)

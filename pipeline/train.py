@@ -107,10 +107,10 @@ def on_windows(problem: str, config: TrainConfig) -> Task:
     return Task(problem, data.scenario, data.trace, judge, (config.validation_traces, data.fingerprint()))
 
 
-def on_scenario(scenario: scenarios.Scenario, episodes: int = VALIDATION_EPISODES) -> Task:
+def on_scenario(scenario: scenarios.Scenario, episodes: int = VALIDATION_EPISODES, seed: int = VALIDATION_SEED) -> Task:
     """Learn from a scenario's own trace, judged from start points that another seed draws."""
-    judge = _judge(scenario, None, seed=VALIDATION_SEED, episodes=episodes)
-    return Task(scenario.problem, scenario, None, judge, (scenario, episodes))
+    judge = _judge(scenario, None, seed=seed, episodes=episodes)
+    return Task(scenario.problem, scenario, None, judge, (scenario, episodes, seed))
 
 
 def _judge(scenario: scenarios.Scenario, trace: Any, **episodes: Any) -> Callable[[Any], Row]:

@@ -60,6 +60,7 @@ VERBS: Table = {
     "to try and to check": {
         "run": ("pipeline.local.__main__:main", "the whole night on this machine, with Airflow and the service"),
         "doctor": ("pipeline.doctor:main", "a first look at a Prometheus: what is there, what is missing"),
+        "compile": ("sched_env.compiling:main", "compile the simulators now; their first step need not wait then"),
         "rollout": ("sched_env.rollout:main", "run a policy or a heuristic on a scenario"),
         "view": ("sched_env.view.command:main", "look at recorded runs, or live decisions, in a browser"),
         "tune": ("pipeline.tune:main", "search an algorithm's settings, stopping bad trials early"),

@@ -16,7 +16,8 @@ import json, pathlib, sys
 stage, problem, seed = (*sys.argv[1:], "", "")[:3]
 if stage == "train" and (problem == "vm" or (problem, seed) == ("jobs", "1")):
     raise SystemExit(f"{problem} {seed} does not train")
-outs = {"ingest": "data/raw", "clean": "data/windows", "validate": "data/validation", "runtime_model": "data/models/jobs"}
+outs = {"ingest": "data/raw", "clean": "data/windows", "validate": "data/validation"}
+outs["runtime_model"] = "data/models/jobs"
 out = pathlib.Path(outs.get(stage) or {
     "calibrate": f"data/calibration/{problem}", "train": f"data/policies/{problem}/ppo-{seed}",
     "export": f"data/bundles/{problem}", "evaluate": f"data/evaluation/{problem}", "gate": f"data/gate/{problem}",
