@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 
 import msgspec
@@ -25,17 +24,16 @@ from numpy.typing import NDArray
 from placement import explain as explaining
 from placement import shortlist
 from placement.arms import Arm, Beside
-from placement.decision_log import DecisionLog
+from placement.decision_log import Decided, DecisionLog
 from placement.errors import FallbackReason, PolicyFailedError
 from placement.live import LivePolicies
 from placement.metrics import Metrics
-from placement.ranking import best, fallback_scores, feature_hash, observe, ruled_out, stack
+from placement.ranking import best, fallback_scores, observe, ruled_out, stack
 from placement.settings import Settings
 from placement.state import State, check_request
 from placement.watchdog import Watchdog
 from sched_env import problems
 from sched_env.observation import Observation
-from wire.contracts.decision import DecisionLine
 from wire.contracts.place import Explanation, Placement, PlacementRequest, Ranked
 
 Scores = NDArray[np.float32]
@@ -43,9 +41,6 @@ Scores = NDArray[np.float32]
 INLINE_ROWS = 2_048
 """Candidate rows scored on the event loop itself: half a millisecond of the largest network that passes the trial's
 deadline with ease, and what a change of threads would cost on a busy machine."""
-
-LOGGED_SCORES = 5
-"""Top scores written to the decision log."""
 
 
 @dataclass(frozen=True)
@@ -142,11 +137,8 @@ class Decider:
         return (requests[first : first + step] for first in range(0, len(requests), step))
 
     def _end(self, call: _Call, state: State, requests: Sequence[PlacementRequest]) -> Decision:
-        metrics, seconds = self._metrics.of(state.problem), time.perf_counter() - call.started
-        metrics.decisions.inc(len(requests))
-        if call.defaulted:
-            metrics.defaulted.inc(call.defaulted)
-        metrics.seconds.observe(seconds)
+        seconds = time.perf_counter() - call.started
+        self._metrics.of(state.problem).calls.append((len(requests), call.defaulted, seconds))
         if self._beside is not None and call.arm.watched:
             self._beside.decided(state.problem, call.arm, call.placements, seconds)
         return Decision(call.placements, call.arm.digest, call.defaulted, call.scores)
@@ -220,7 +212,8 @@ class Decider:
 
     def _usable(self, state: State, scores: Scores, mask: NDArray[np.bool_]) -> Scores | PolicyFailedError:
         """Look at one request's scores: NaN is a failure of the policy, a choice against the mask is counted."""
-        if not math.isfinite(np.add.reduce(scores, where=mask)) and not np.isfinite(scores[mask]).all():
+        # The scores of what is masked are finite too, unless a policy made them otherwise: then one looks closely.
+        if not math.isfinite(np.add.reduce(scores)) and not np.isfinite(scores[mask]).all():
             return PolicyFailedError("nan", "the policy answered NaN")
         if not mask[scores.argmax()] and mask.any():
             self._metrics.of(state.problem).vetoes.inc()
@@ -260,24 +253,8 @@ class Decider:
                 reason += f", {ranked[0].score - ranked[1].score:.4g} above {ranked[1].name}"
         if self._beside is not None and arm.shadow is not None and ranked:
             self._beside.score_later(arm.shadow, state, request, ranked[0].name)
+        took_us = (time.perf_counter() - call.started) * 1e6
         self._log.write(
-            DecisionLine(
-                at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-                problem=problem,
-                digest=arm.digest,
-                counter=arm.counter,
-                arm=arm.name,
-                request=request.id,
-                features=feature_hash(seen),
-                candidates=len(mask),
-                feasible=feasible,
-                chosen=ranked[0].name if ranked else None,
-                runner_up=ranked[1].name if len(ranked) > 1 else None,
-                top=[(entry.name, entry.score) for entry in ranked[:LOGGED_SCORES]],
-                propensity=1.0 if ranked else None,  # the choice is deterministic
-                fallback=fallback,
-                reason=reason,
-                latency_us=round((time.perf_counter() - call.started) * 1e6, 1),
-            )
+            Decided(time.time(), problem, arm, request.id, seen, len(mask), feasible, ranked, fallback, reason, took_us)
         )
         return Placement(request.id, ranked[:top_k], feasible, reason, fallback is not None), values

@@ -11,14 +11,23 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
 
 import msgspec
 
 from placement import decision_files
 from placement.appending import AppendedFile
+from placement.arms import Arm
+from placement.errors import FallbackReason
 from placement.metrics import Metrics
+from placement.ranking import feature_hash
 from placement.settings import Settings
+from sched_env.observation import Observation
 from wire.contracts.decision import DecisionLine
+from wire.contracts.feature_spec import ProblemName
+from wire.contracts.place import Ranked
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +40,50 @@ CONVERT_AGAIN_S = 60.0
 """Pause after a file could not be turned into Parquet."""
 RECENT = 50
 """Decisions kept in memory for the page."""
+LOGGED_SCORES = 5
+"""Top scores in a line."""
+HASHED_LATER_ROWS, HASHED_LATER_LINES = 512, 1_000
+"""Observations of at most so many candidates wait with their line until it is written, as long as few lines wait: at
+most 30 MiB. A hash in the middle of a decision costs four times what it costs among other hashes."""
+
+
+class Decided(NamedTuple):
+    """What was decided, as it is at hand then; the line is made of it when it is written."""
+
+    at_s: float
+    problem: ProblemName
+    arm: Arm
+    request: str
+    features: Observation | str
+    """What was seen, or its hash."""
+    candidates: int
+    feasible: int
+    ranked: Sequence[Ranked]
+    fallback: FallbackReason | None
+    reason: str
+    latency_us: float
+
+    def line(self) -> DecisionLine:
+        """Return the line of the log."""
+        ranked = self.ranked
+        return DecisionLine(
+            at=datetime.fromtimestamp(self.at_s, UTC).isoformat(timespec="milliseconds"),
+            problem=self.problem,
+            digest=self.arm.digest,
+            counter=self.arm.counter,
+            arm=self.arm.name,
+            request=self.request,
+            features=self.features if isinstance(self.features, str) else feature_hash(self.features),
+            candidates=self.candidates,
+            feasible=self.feasible,
+            chosen=ranked[0].name if ranked else None,
+            runner_up=ranked[1].name if len(ranked) > 1 else None,
+            top=[(entry.name, entry.score) for entry in ranked[:LOGGED_SCORES]],
+            propensity=1.0 if ranked else None,  # the choice is deterministic
+            fallback=self.fallback,
+            reason=self.reason,
+            latency_us=round(self.latency_us, 1),
+        )
 
 
 class DecisionLog:
@@ -39,9 +92,9 @@ class DecisionLog:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._metrics, self._settings = metrics, settings
         self._file = AppendedFile(settings.log_dir / FILE_NAME, settings.log_file_mib, settings.log_files)
-        self._waiting: deque[DecisionLine] = deque()
+        self._waiting: deque[Decided] = deque()
         self._encoder = msgspec.json.Encoder()
-        self.recent: deque[DecisionLine] = deque(maxlen=RECENT)
+        self._recent: deque[Decided] = deque(maxlen=RECENT)
         self._closed = threading.Event()
         self._try_at = 0.0
         self._thread: threading.Thread | None = None
@@ -49,15 +102,24 @@ class DecisionLog:
             self._thread = threading.Thread(target=self._run, name="decision-log", daemon=True)
             self._thread.start()
 
-    def write(self, entry: DecisionLine) -> None:
+    def write(self, decided: Decided) -> None:
         """Note a decision; nobody is woken for it, which would take longer than the decision."""
-        self.recent.append(entry)
+        waiting = len(self._waiting)
+        if not isinstance(decided.features, str) and (
+            decided.candidates > HASHED_LATER_ROWS or waiting > HASHED_LATER_LINES
+        ):
+            decided = decided._replace(features=feature_hash(decided.features))
+        self._recent.append(decided)
         if self._thread is None:
             return
-        if len(self._waiting) < QUEUE_LINES:
-            self._waiting.append(entry)
+        if waiting < QUEUE_LINES:
+            self._waiting.append(decided)
         else:
             self._metrics.log_lost.inc()
+
+    def recent(self) -> list[DecisionLine]:
+        """Return the last decisions, the newest first."""
+        return [decided.line() for decided in reversed(list(self._recent))]
 
     def _convert(self) -> None:
         """Turn what was rotated, now or before a restart, into Parquet; tried again where the disk does not let it."""
@@ -87,8 +149,9 @@ class DecisionLog:
                 with contextlib.suppress(OSError):  # the next line says so, and counts
                     self._file.rotate()
             self._convert()
+            self._metrics.settle()
             while self._waiting:
-                batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), 1000))]
+                batch = [self._waiting.popleft().line() for _ in range(min(len(self._waiting), 1000))]
                 try:
                     self._file.append(self._encoder.encode_lines(batch))
                 except OSError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
@@ -34,6 +35,8 @@ class OfProblem(NamedTuple):
     defaulted: Counter
     shortlisted: Counter
     seconds: Histogram
+    calls: deque[tuple[int, int, float]]
+    """Requests, defaulted features and seconds of each call since they were last counted."""
 
 
 class Metrics:
@@ -116,8 +119,22 @@ class Metrics:
         found = self._of.get(problem)
         if found is None:
             families = (self.decisions, self.vetoes, self.nowhere, self.defaulted, self.shortlisted, self.seconds)
-            found = self._of[problem] = OfProblem(*(family.labels(problem) for family in families))  # type: ignore[arg-type]
+            made = OfProblem(*(family.labels(problem) for family in families), deque())  # type: ignore[arg-type]
+            found = self._of.setdefault(problem, made)
         return found
+
+    def settle(self) -> None:
+        """Count the calls that were noted: an instrument in the middle of a decision costs more than an append."""
+        for of in list(self._of.values()):
+            for _ in range(len(of.calls)):
+                try:
+                    requests, defaulted, seconds = of.calls.popleft()
+                except IndexError:  # another thread settles too
+                    break
+                of.decisions.inc(requests)
+                of.seconds.observe(seconds)
+                if defaulted:
+                    of.defaulted.inc(defaulted)
 
     def show_cluster(self, name: str, watched: Watched) -> None:
         """Publish a watched cluster; asked at each scrape."""
@@ -152,10 +169,12 @@ class Metrics:
 
     def since_start(self) -> dict[str, dict[str, int]]:
         """Return decisions, and those of the heuristic, by problem."""
+        self.settle()
         return {"totals": _by_problem(self.decisions), "fallbacks": _by_problem(self.fallbacks)}
 
     def render(self) -> bytes:
         """Write the exposition text."""
+        self.settle()
         return generate_latest(self.registry)
 
 

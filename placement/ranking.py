@@ -24,9 +24,13 @@ def observe(state: State, request: PlacementRequest, build: Build) -> Observatio
     where = "the request"
     try:
         with np.errstate(all="ignore"):
-            seen = build(state.columns_for(request), request.fields)
+            steps = problems.get(state.problem).steps if state.prepared is not None else None
+            if steps is not None and build is problems.get(state.problem).build and request.function not in state.warm:
+                seen = steps.finish(state.prepared, request.fields)
+            else:
+                seen = build(state.columns_for(request), request.fields)
             # One number that is not finite makes the sum so; a sum too large for float32 is looked at again below.
-            if math.isfinite(seen.candidates.sum()) and math.isfinite(seen.request.sum()):
+            if math.isfinite(np.add.reduce(seen.candidates, axis=None)) and math.isfinite(np.add.reduce(seen.request)):
                 return seen
     except ZeroDivisionError:
         pass  # a request's own fields are plain numbers: they raise where a column would hold infinity

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from placement.errors import PlaceRefusedError
 from sched_env import problems
 from sched_env.observation import Fields
+from sched_env.problem import Prepared
 from wire.contracts.feature_spec import ProblemName
 from wire.contracts.place import Candidate, PlacementRequest
 from wire.errors import ConfigError, legal
@@ -38,6 +39,8 @@ class State:
     """Function -> its column."""
     defaulted: int
     """Values that were missing and took their default."""
+    prepared: Prepared | None = None
+    """What of an observation is theirs alone, where somebody keeps it; nothing that is warm is in it."""
 
     def columns_for(self, request: PlacementRequest) -> dict[str, NDArray[np.float64]]:
         """Return the columns as this request sees them."""
@@ -52,6 +55,7 @@ class State:
             {name: column[rows] for name, column in self.columns.items()},
             {name: column[rows] for name, column in self.warm.items()},
             self.defaulted,
+            None if self.prepared is None else self.prepared.take(rows),
         )
 
 

@@ -37,6 +37,23 @@ Score = Callable[[str, Columns, Row, Mask], Scores]
 Build = Callable[[Columns, Row], Observation]
 
 
+class Prepared(Protocol):
+    """What of an observation is the candidates' alone, a row a candidate."""
+
+    def take(self, rows: NDArray[np.intp] | None = None) -> Any:
+        """Return a copy, of these rows alone when they are given."""
+
+    def put(self, rows: NDArray[np.intp], changed: Any) -> None:
+        """Replace rows by others that were prepared."""
+
+
+class Steps(NamedTuple):
+    """``build`` in two steps, to the bit: who watches a cluster prepares anew only the rows that changed."""
+
+    prepare: Callable[[Columns], Any]
+    finish: Callable[[Any, Row], Observation]
+
+
 class Earlier(NamedTuple):
     """The version of a feature spec before the present one, which the service still speaks."""
 
@@ -112,6 +129,8 @@ class Problem:
     """Imports the rest when it is needed, by an import statement: closures must see what belongs to a problem."""
     earlier: Earlier | None = None
     """The feature spec before this one, of which policies may be live until they are retrained (:func:`by_name`)."""
+    steps: Steps | None = None
+    """``build`` in two steps, where that is worth it."""
     quick: Callable[[Columns, Row], tuple[Mask, Sequence[Scores]]] | None = None
     """Which candidates are feasible, and scores that cost next to nothing: where a shortlist of very many begins. None:
     the fallback's score does it."""

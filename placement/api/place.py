@@ -71,4 +71,4 @@ async def place(request: Request) -> Response:
 async def decisions(request: Request) -> Response:
     """Return the last decisions, newest first, as the decision log holds them, and how many there were in all."""
     running = service.of(request)
-    return bodies.answer(Decisions(list(running.log.recent)[::-1], **running.metrics.since_start()))
+    return bodies.answer(Decisions(running.log.recent(), **running.metrics.since_start()))

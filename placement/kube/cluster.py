@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placement.errors import PlaceRefusedError
+from placement.kube.columns import COLUMNS, Kept
 from placement.kube.config import node_problems
 from placement.kube.eligible import eligible
 from placement.kube.objects import GIB, MILLI, Node, Pod
 from placement.state import State
-from sched_env import problems
 from wire.contracts.feature_spec import ProblemName
 
 ASSUMED_S = 30.0
@@ -36,12 +36,6 @@ RESERVES = "loadmaster.dev/reserves"
 PRICE_LABEL = "loadmaster.dev/price-usd-per-hour"
 INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
 
-COLUMNS = (
-    "cpu_capacity", "mem_capacity", "cpu_deployed", "mem_deployed", "price", "active", "instances",
-    "net_used", "disk_used",
-)  # fmt: skip
-"""State fields that are watched, the last two by Prometheus; a problem takes those it knows, and defaults for its
-others and for what is not known."""
 _CPU_CAPACITY, _MEM_CAPACITY, _CPU, _MEM, _PRICE, _ACTIVE, _INSTANCES, _NET, _DISK = range(len(COLUMNS))
 
 
@@ -76,6 +70,10 @@ class Cluster:
         self._index: dict[str, int] = {}
         self._names: list[str] = []
         self._table = np.zeros((len(COLUMNS), 64))
+        self._kept: dict[tuple[ProblemName, bool], Kept] = {}
+        """By problem, and whether the scheduler offers them; made anew when another node has a row."""
+        self._before: dict[int, bytes] = {}
+        """Rows that may have changed -> what they were."""
         self._used: dict[str, list[int]] = {}
         """Node -> millicores, bytes and pods, of watched and assumed pods; also of nodes that are not known yet."""
         self._pods: dict[str, Use] = {}
@@ -96,15 +94,17 @@ class Cluster:
             if row is None:
                 row = self._index[name] = len(self._names)
                 self._names.append(name)
+                self._kept.clear()
                 if row == self._table.shape[1]:
                     self._table = np.concatenate([self._table, np.zeros_like(self._table)], axis=1)
                 self._table[(_NET, _DISK), row] = np.nan
-            column = self._table[:, row]
+            column = self._begin(row)
             column[_CPU_CAPACITY] = node.resource("cpu")
             column[_MEM_CAPACITY] = node.resource("memory") / GIB
             column[_ACTIVE] = node.open
             column[_PRICE] = self._price(node)
             self._show(name)
+            self._end()
 
     def drop_node(self, name: str) -> None:
         """A node is gone; what its pods used stays on the books until they are gone too."""
@@ -113,6 +113,7 @@ class Cluster:
             if row is None:
                 return
             del self._nodes[name]
+            self._kept.clear()
             last = self._names.pop()
             if last != name:
                 self._names[row] = last
@@ -133,6 +134,7 @@ class Cluster:
                 if uid not in self._objects:
                     self._settle(pod)
                 self._objects[uid] = pod
+            self._end()
 
     def drop_pod(self, uid: str) -> None:
         """A pod is gone."""
@@ -140,6 +142,7 @@ class Cluster:
             self._forget(uid)
             self._replace(uid, None)
             self._objects.pop(uid, None)
+            self._end()
 
     def only_nodes(self, names: Iterable[str]) -> None:
         """A list was made anew: what it does not name was deleted meanwhile."""
@@ -163,9 +166,10 @@ class Cluster:
             taken = use(pod, node)
             self._assumed[uid] = (taken, self._now() + ASSUMED_S)
             self._add(taken, 1)
+            self._end()
 
     def state(self, problem: ProblemName, names: Sequence[str] | None = None, *, offered: bool = False) -> State:
-        """Return the candidates of a decision, copied: what happens to the cluster meanwhile does not change them.
+        """Return the candidates of a decision: what happens to the cluster meanwhile does not change them.
 
         Args:
             problem: Whose fields.
@@ -176,35 +180,14 @@ class Cluster:
             raise PlaceRefusedError(422, f"candidates of {problem} are not the nodes of a cluster", "candidates")
         with self._lock:
             self._expire()
-            if names is None:
-                known, table = list(self._names), self._table[:, : len(self._names)].copy()
-            else:
-                known = list(names)
-                try:  # the common case, many times as fast as asking one by one
-                    found = itemgetter(*known)(self._index) if len(known) > 1 else (self._index[known[0]],)
-                except (KeyError, IndexError):
-                    known = [name for name in known if name in self._index]
-                    found = tuple(self._index[name] for name in known)
-                table = self._table[:, np.fromiter(found, np.intp, count=len(known))]
-        if not known:
-            raise PlaceRefusedError(422, f"cluster {self.name!r} has none of the nodes", "nodes that it has")
-        if offered:
-            table[_ACTIVE] = 1.0
-        fields = problems.get(problem).state_fields
-        columns: dict[str, NDArray[np.float64]] = {
-            name: table[row] for row, name in enumerate(COLUMNS) if name in fields
-        }
-        defaulted = 0
-        for name, (_, default) in fields.items():
-            if name not in columns:
-                columns[name] = np.broadcast_to(np.float64(default), len(known))  # one number, not a column of it
-                defaulted += len(known)
-        for name in ("net_used", "disk_used"):
-            if name in columns:
-                unknown = np.isnan(columns[name])
-                columns[name][unknown] = fields[name][1]
-                defaulted += int(np.count_nonzero(unknown))
-        return State(problem, known, columns, {}, defaulted)
+            known, rows = self._rows(names) if names is not None else (self._names, ())
+            if not known:
+                raise PlaceRefusedError(422, f"cluster {self.name!r} has none of the nodes", "nodes that it has")
+            kept = self._kept.get((problem, offered))
+            if kept is None:
+                table = self._table[:, : len(self._names)]
+                kept = self._kept[problem, offered] = Kept(problem, list(self._names), table, offered=offered)
+            return kept.state() if names is None else kept.take(known, np.fromiter(rows, np.intp, count=len(known)))
 
     def used(self, net: Mapping[str, float], disk: Mapping[str, float]) -> None:
         """Take what nodes use of network (MB/s) and disk (IOPS); nodes that are not named are not known any more."""
@@ -212,6 +195,7 @@ class Cluster:
             for name, row in self._index.items():
                 self._table[_NET, row] = net.get(name, np.nan)
                 self._table[_DISK, row] = disk.get(name, np.nan)
+            self._kept.clear()
 
     def load(self) -> tuple[list[str], dict[str, NDArray[np.float64]]]:
         """Return the nodes, and what each has, what its pods ask for, how many they are and whether it takes more."""
@@ -290,6 +274,7 @@ class Cluster:
             if until > now:
                 break
             self._forget(uid)
+        self._end()
 
     def _add(self, taken: Use, sign: int) -> None:
         books = self._used.setdefault(taken.node, [0, 0, 0])
@@ -304,8 +289,34 @@ class Cluster:
         row = self._index.get(node)
         if row is not None:
             milli, taken, pods = self._used.get(node, (0, 0, 0))
-            column = self._table[:, row]
+            column = self._begin(row)
             column[_CPU], column[_MEM], column[_INSTANCES] = milli / MILLI, taken / GIB, pods
+
+    def _rows(self, names: Sequence[str]) -> tuple[list[str], Sequence[int]]:
+        """Return those of the names that are known, and their rows."""
+        known = list(names)
+        try:  # the common case, many times as fast as asking one by one
+            found = itemgetter(*known)(self._index)
+        except (KeyError, TypeError):  # one that is not known, or no name at all
+            known = [name for name in known if name in self._index]
+            return known, [self._index[name] for name in known]
+        return known, found if len(known) > 1 else (found,)
+
+    def _begin(self, row: int) -> NDArray[np.float64]:
+        """Return a node's column, which may be changed until :meth:`_end`."""
+        column = self._table[:, row]
+        if self._kept:
+            self._before.setdefault(row, column.tobytes())
+        return column
+
+    def _end(self) -> None:
+        """Let decisions see what changed; a pod that is where it was assumed to be, or a heartbeat, changed nothing."""
+        for row, before in self._before.items() if self._before else ():
+            column = self._table[:, row]
+            if column.tobytes() != before:
+                for kept in self._kept.values():
+                    kept.change(row, column)
+        self._before.clear()
 
     def _price(self, node: Node) -> float:
         labels = node.metadata.labels or {}

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.functions.contention import cold_ratio, factors, time_shares
+from sched_env.functions.contention import (
+    MEMORY_KNEE,
+    MEMORY_SLOWDOWN,
+    PRESSURE_SCALE,
+    SPARE_CORES,
+    cold_ratio,
+    factors,
+    time_shares,
+)
 from sched_env.observation import NODE_CPU_CORES, NODE_MEM_GIB, Observation, columns, scalars
 from wire.contracts.feature_spec import Feature, FeatureSpec
 
@@ -92,8 +101,7 @@ SPEC = FeatureSpec(
 )
 
 _USED = dict(zip(RESOURCES, ("cpu_deployed", "mem_deployed", "net_used", "disk_used"), strict=True))
-_BOOKS = tuple((resource, used, f"{resource}_capacity") for resource, used in _USED.items())
-_ASKED = tuple(feature.name for feature in SPEC.request)
+_in_order = itemgetter(*REQUEST_FIELDS)
 
 
 def utilization_after(
@@ -155,45 +163,114 @@ class Terms(NamedTuple):
     mask: Any
 
 
+class Nodes(NamedTuple):
+    """What of an observation is the nodes' alone: kept by who asks often, row by row (:func:`prepare`)."""
+
+    seen: NDArray[np.float32]
+    """[C, F]: the observation without what depends on the request."""
+    books: NDArray[np.float64]
+    """[_BOOKS, C]: what the rest of it is worked out from."""
+
+    def take(self, rows: NDArray[np.intp] | None = None) -> Nodes:
+        """Return a copy, of these rows alone when they are given."""
+        if rows is None:
+            return Nodes(self.seen.copy(), self.books.copy())
+        return Nodes(self.seen[rows], self.books[:, rows])
+
+    def put(self, rows: NDArray[np.intp], changed: Nodes) -> None:
+        """Replace rows by others that were prepared."""
+        self.seen[rows] = changed.seen
+        self.books[:, rows] = changed.books
+
+
 _COLUMN = {feature.name: column for column, feature in enumerate(SPEC.candidate)}
 _FROM_NODE = tuple((column, name) for name, column in _COLUMN.items() if name in STATE_FIELDS)
-_FROM_TERMS = tuple((column, Terms._fields.index(name)) for name, column in _COLUMN.items() if name in Terms._fields)
-_BILLED = _COLUMN["billed"]
-_cold = lru_cache(1024)(cold_ratio)
-"""Pods of one template come by the hundred."""
+_AFTER = slice(_COLUMN["cpu_after"], _COLUMN["disk_after"] + 1)
+_RESPONSE, _COST, _BILLED = _COLUMN["response_ratio"], _COLUMN["cost_change"], _COLUMN["billed"]
+_BOOKS = 14
+_TAKEN, _INVERSE, _ROOM = slice(0, 4), slice(4, 8), slice(8, 10)
+_CPU, _PRICE, _LEFT, _COLD = 10, 11, 12, 13
+_DEFAULTS = {name: default for name, (_, default) in REQUEST_FIELDS.items()}
 
 
-def terms(node: Mapping[str, Any], request: Mapping[str, float]) -> Terms:
-    """Work out the placement's effect on every node; all fields must be there, see :func:`complete`.
+class Asked(NamedTuple):
+    """What of a placement's effect is the request's alone."""
+
+    amounts: NDArray[np.float64]
+    """[4, 1]"""
+    shares: tuple[float, float, float]
+    cold: float
+    span_s: float
+    inverse_span: float
+    seen: NDArray[np.float32]
+    """[R]: the request's side of the observation."""
+
+
+@lru_cache(1024)
+def _asked(*values: float) -> Asked:
+    """Work it out from the values of ``REQUEST_FIELDS``; kept, because pods of one template come by the hundred."""
+    asked = dict(zip(REQUEST_FIELDS, values, strict=True))
+    asked["slo_ratio"] = asked["slo_s"] / asked["response_s"]
+    span_s = asked["duration_s"] + asked["cooldown_s"]
+    seen = np.array([asked[feature.name] for feature in SPEC.request], np.float32)
+    seen.flags.writeable = False
+    return Asked(
+        np.array([[asked[resource]] for resource in RESOURCES]),
+        time_shares(asked["cpu"], asked["net"], asked["disk"]),
+        cold_ratio(asked["cold_start_s"], asked["duration_s"], asked["requests"], asked["response_s"]),
+        span_s,
+        1.0 / span_s,
+        seen,
+    )
+
+
+def _books(node: Mapping[str, Any]) -> NDArray[np.float64]:
+    """Return what is taken and 1 / capacity of each resource, room, cores, price, time billed, and who starts cold.
+
+    A node that is not available has room for less than nothing.
+    """
+    books = np.empty((_BOOKS, len(node["cpu_capacity"])))
+    for row, (resource, used) in enumerate(_USED.items()):
+        books[row] = node[used]
+        books[_INVERSE.start + row] = node[f"{resource}_capacity"]
+    closed = ~(node["active"] > 0.0)
+    np.add(books[_INVERSE][:2], FIT_TOLERANCE, out=books[_ROOM])
+    books[_ROOM, closed] = -np.inf
+    books[_CPU] = node["cpu_capacity"]
+    np.divide(1.0, books[_INVERSE], out=books[_INVERSE])
+    books[_PRICE], books[_LEFT] = node["price"], node["billed_left_s"]
+    books[_COLD] = ~(node["warm"] > 0.0)
+    return books
+
+
+def _effect(books: NDArray[np.float64], asked: Asked) -> tuple[Any, Any, Any, Any]:
+    """Return the utilisation of the four resources [4, C], response ratio and cost change after it, and the mask.
 
     The four resources are worked out as one array: a live decision over a hundred nodes costs as much as the calls it
     makes. The formulas are those of :func:`utilization_after`, :func:`fits` and ``contention.factors``, to the bit
     (``tests/sched_env/functions/test_features.py``).
     """
-    cpu, net, disk = request["cpu"], request["net"], request["disk"]
-    count = len(node["cpu_capacity"])
-    capacity, taken = np.empty((len(RESOURCES), count)), np.empty((len(RESOURCES), count))
-    for row, (resource, used, whole) in enumerate(_BOOKS):
-        capacity[row] = node[whole]
-        np.add(node[used], request[resource], out=taken[row])
-    after = taken * (1.0 / capacity)
-    cpu_after, mem_after, net_after, disk_after = after
-    mask = (taken[:2] <= capacity[:2] + FIT_TOLERANCE).all(axis=0)
-    mask &= node["active"] > 0.0
-    cpu_factor, net_factor, disk_factor = factors(cpu_after, capacity[0] - taken[0], mem_after, net_after, disk_after)
-    cpu_share, net_share, disk_share = time_shares(cpu, net, disk)
-    contended = cpu_share * cpu_factor + net_share * net_factor + disk_share * disk_factor
-    cold = _cold(request["cold_start_s"], request["duration_s"], request["requests"], request["response_s"])
-    span_s = request["duration_s"] + request["cooldown_s"]
-    return Terms(
-        cpu_after=cpu_after,
-        mem_after=mem_after,
-        net_after=net_after,
-        disk_after=disk_after,
-        response_ratio=contended + np.where(node["warm"] > 0.0, 0.0, cold),
-        cost_change=cost_change(node["price"], node["billed_left_s"], span_s, 1.0 / span_s),
-        mask=mask,
-    )
+    cpu_share, net_share, disk_share = asked.shares
+    taken = books[_TAKEN] + asked.amounts
+    after = taken * books[_INVERSE]
+    fit = taken[:2] <= books[_ROOM]
+    if net_share == 0.0 == disk_share:  # the usual pod says nothing of them: then they take no part in its time
+        square = after[0] * after[0]
+        contended = 1.0 + square * square / (np.maximum(books[_CPU] - taken[0], 0.0) + SPARE_CORES)
+        pressure = np.maximum(after[1] - MEMORY_KNEE, 0.0) * PRESSURE_SCALE
+        contended *= 1.0 + MEMORY_SLOWDOWN * (pressure * pressure)
+    else:
+        cpu_factor, net_factor, disk_factor = factors(after[0], books[_CPU] - taken[0], *after[1:])
+        contended = cpu_share * cpu_factor + net_share * net_factor + disk_share * disk_factor
+    contended += books[_COLD] * asked.cold
+    cost = cost_change(books[_PRICE], books[_LEFT], asked.span_s, asked.inverse_span)
+    return after, contended, cost, fit[0] & fit[1]
+
+
+def terms(node: Mapping[str, Any], request: Mapping[str, float]) -> Terms:
+    """Work out the placement's effect on every node; all fields must be there, see :func:`complete`."""
+    after, response_ratio, cost, mask = _effect(_books(node), _asked(*(request[name] for name in REQUEST_FIELDS)))
+    return Terms(after[0], after[1], after[2], after[3], response_ratio, cost, mask)
 
 
 def complete(candidates: Mapping[str, Any], request: Mapping[str, float]) -> tuple[dict[str, Any], dict[str, float]]:
@@ -206,16 +283,29 @@ def complete(candidates: Mapping[str, Any], request: Mapping[str, float]) -> tup
 
 def build(candidates: Mapping[str, Any], request: Mapping[str, float]) -> Observation:
     """Build the observation from raw fields; what is left out takes its default."""
-    node, asked = complete(candidates, request)
-    after = terms(node, asked)
-    seen = np.empty((len(after.mask), len(SPEC.candidate)), np.float32)
+    return _finished(prepare(candidates), request)
+
+
+def prepare(candidates: Mapping[str, Any]) -> Nodes:
+    """Do what of :func:`build` is the nodes' alone; row by row, so that what changed can be prepared by itself."""
+    node = dict(zip(STATE_FIELDS, columns(STATE_FIELDS, candidates), strict=True))
+    seen = np.empty((len(node["active"]), len(SPEC.candidate)), np.float32)
     for column, name in _FROM_NODE:
         seen[:, column] = node[name]
     seen[:, _BILLED] = node["billed_left_s"] > 0.0
-    for column, term in _FROM_TERMS:
-        seen[:, column] = after[term]
-    asked["slo_ratio"] = asked["slo_s"] / asked["response_s"]
-    return Observation(seen, np.array([asked[name] for name in _ASKED], np.float32), after.mask)
+    return Nodes(seen, _books(node))
+
+
+def finish(nodes: Nodes, request: Mapping[str, float]) -> Observation:
+    """Do the rest of :func:`build`; the nodes stay as they are."""
+    return _finished(Nodes(nodes.seen.copy(), nodes.books), request)
+
+
+def _finished(nodes: Nodes, request: Mapping[str, float]) -> Observation:
+    asked, seen = _asked(*_in_order({**_DEFAULTS, **request})), nodes.seen
+    after, seen[:, _RESPONSE], seen[:, _COST], mask = _effect(nodes.books, asked)
+    seen[:, _AFTER] = after.T
+    return Observation(seen, asked.seen, mask)
 
 
 def quick(candidates: Mapping[str, Any], request: Mapping[str, float]) -> tuple[Any, tuple[Any, ...]]:

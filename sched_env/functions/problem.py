@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sched_env.functions import features, heuristics
 from sched_env.functions.scenario import ServerlessScenario
-from sched_env.problem import LOWER, Problem, Simulation
+from sched_env.problem import LOWER, Problem, Simulation, Steps
 
 
 def _simulation() -> Simulation:
@@ -19,6 +19,7 @@ PROBLEM = Problem(
     state_fields=features.STATE_FIELDS,
     request_fields=features.REQUEST_FIELDS,
     build=features.build,
+    steps=Steps(features.prepare, features.finish),
     ruled_out=features.ruled_out,
     quick=features.quick,
     gauges=features.gauges,

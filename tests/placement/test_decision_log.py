@@ -7,20 +7,24 @@ import os
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from placement import decision_files
-from placement.decision_log import FILE_NAME, DecisionLog
+from placement.arms import Arm
+from placement.decision_log import FILE_NAME, HASHED_LATER_ROWS, Decided, DecisionLog
 from placement.metrics import Metrics
 from placement.ranking import feature_hash
 from sched_env import problems
 from wire.contracts.decision import DecisionLine, arrow_schema
+from wire.contracts.place import Ranked
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -53,10 +57,28 @@ def test_switched_off_it_writes_nothing(settings: Any, kit: Any) -> None:
     assert not settings.log_dir.exists()
 
 
+def decided(number: int) -> Decided:
+    at_s = datetime(2026, 3, 1, 0, number // 60, number % 60, 125_000, UTC).timestamp()
+    ranked = [Ranked("a", 1.5), Ranked("b", 0.25)]
+    arm = Arm("live", None, None)
+    return Decided(at_s, "functions", arm, f"r{number}", "0" * 32, 9, 2, ranked, None, "x" * 400, 12.34)
+
+
 def line(number: int) -> DecisionLine:
-    top = [("a", 1.5), ("b", 0.25)]
-    at = f"2026-03-01T00:{number // 60:02d}:{number % 60:02d}.125+00:00"
-    return DecisionLine(at, "functions", None, None, f"r{number}", "0" * 32, 9, 2, "a", "b", top, 1.0, None, "x" * 400)
+    return decided(number).line()
+
+
+def test_an_observation_waits_for_its_hash_only_while_that_is_cheap(settings: Any) -> None:
+    log = DecisionLog(msgspec.structs.replace(settings, decision_log=False), Metrics())
+    build = problems.get("functions").build
+    for size in (10, HASHED_LATER_ROWS + 1):
+        seen = build({"cpu_capacity": np.full(size, 4.0)}, {})
+        log.write(decided(size)._replace(features=seen, candidates=size))
+        assert log.recent()[0].features == feature_hash(seen)
+    late, soon = log._recent
+    assert (late.candidates, late.features is seen) == (10, False)
+    assert not isinstance(late.features, str)
+    assert soon.features == feature_hash(seen), "large ones are not kept in memory"
 
 
 def test_full_files_become_parquet_and_the_oldest_fall_off(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +88,7 @@ def test_full_files_become_parquet_and_the_oldest_fall_off(settings: Any, monkey
     for first in range(0, 100, 5):
         log = DecisionLog(small, Metrics())
         for number in range(first, first + 5):
-            log.write(line(number))
+            log.write(decided(number))
         log.close()
     left = [path.name for path in settings.log_dir.iterdir() if not path.name.endswith(".parquet")]
     assert set(left) <= {FILE_NAME, f"{FILE_NAME}.1"}, "the last one may wait for the next start"
@@ -95,7 +117,7 @@ def test_a_kill_between_lines_and_parquet_loses_and_doubles_nothing(
         (settings.log_dir / "decisions-half.new").write_bytes(b"PAR1")
         metrics = Metrics()
         log = DecisionLog(settings, metrics)
-        log.write(line(20))
+        log.write(decided(20))
         log.close()
         assert metrics.log_lost._value.get() == 1, "the torn line is counted"
     assert not rotated.exists()

@@ -15,6 +15,7 @@ from placement.errors import PlaceRefusedError
 from placement.kube.cluster import ASSUMED_S, PRICE_LABEL, Cluster
 from placement.kube.config import ClusterSettings
 from placement.kube.objects import GIB, Node, Pod, quantity
+from sched_env import problems
 from wire.errors import ConfigError
 
 
@@ -27,6 +28,22 @@ def pod(uid: str, where: str = "", *, cpu: str = "100m", memory: str = "1Gi", ph
     container = {"resources": {"requests": {"cpu": cpu, "memory": memory}}}
     spec = {"nodeName": where, "containers": [container]}
     return msgspec.convert({"metadata": {"name": uid, "uid": uid}, "spec": spec, "status": {"phase": phase}}, Pod)
+
+
+def check_that_what_is_kept_is_what_would_be_built(cluster: Cluster, rng: random.Random) -> None:
+    """Hold rows that were changed one by one to a build from the columns, to the bit."""
+    problem = problems.get("functions")
+    request = {"cpu": rng.choice([0.5, 1.0]), "net": rng.choice([0.0, 10.0])}
+    names = rng.sample([f"n{index}" for index in range(6)], 4)
+    for asked, offered in ((None, False), (None, True), (names, True)):
+        try:
+            seen = cluster.state("functions", asked, offered=offered)
+        except PlaceRefusedError:
+            continue
+        assert problem.steps is not None
+        kept, built = problem.steps.finish(seen.prepared, request), problem.build(seen.columns, request)
+        for one, other in zip(kept, built, strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 class Clock:
@@ -73,6 +90,7 @@ def test_the_columns_equal_a_rebuild_from_what_is_there(seed: int) -> None:
         assert cluster.size() == (len(nodes), len(pods), len(assumed))
         if not nodes:
             continue
+        check_that_what_is_kept_is_what_would_be_built(cluster, rng)
         state = cluster.state("functions")
         assert set(state.names) == nodes
         for row, where in enumerate(state.names):
