@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from placement import service
 from placement.api import bodies, clusters, extender, health, jobs, looking, openapi, page, place, policies, trying
+from placement.api.routes import Shortcut
 from placement.errors import PlaceRefusedError, PushRefusedError
 from placement.over_time import OverTime
 from placement.request_ids import RequestIds
@@ -66,7 +67,7 @@ def create_app(settings: Settings | None = None) -> Starlette:
         routes=[*DESCRIBED, Route("/openapi.json", described), *page.routes],
         exception_handlers={LoadmasterError: refuse, HTTPException: unknown, Exception: fail},
         lifespan=lifespan,
-        middleware=[Middleware(RequestIds)],
+        middleware=[Middleware(RequestIds), Middleware(Shortcut, routes=DESCRIBED, refuse=refuse)],
     )
     app.router.redirect_slashes = False  # an empty 307 is a fourth shape; a path that does not exist is a 404
     return app

@@ -113,6 +113,11 @@ class Decider:
             call.take(self._rank(call, state, batch, top_k, explain=explain))
         return self._end(call, state, requests)
 
+    def feasible(self, state: State, request: PlacementRequest) -> NDArray[np.bool_]:
+        """Say where a request can go by the service's own check; no policy is asked, and nothing is decided."""
+        fallback = self._settings.fallback(state.problem)
+        return shortlist.feasible(state.problem, state.columns_for(request), request.fields, fallback)[0]
+
     async def decide_beside(
         self, state: State, requests: Sequence[PlacementRequest], top_k: int, *, explain: bool = False
     ) -> Decision:

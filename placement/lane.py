@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import resource
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from multiprocessing import get_context
 
 from placement import asked
@@ -30,6 +30,8 @@ READER_MEMORY = 2048 * MIB
 """Address space of the reading process; the largest legal body needs a fifth of it."""
 READER_TIMEOUT_S = 30.0
 """For the largest legal body, which takes a second, on a machine with more to do than cores."""
+
+AT_ONCE: AbstractAsyncContextManager[None] = contextlib.nullcontext()
 
 
 class Call:
@@ -90,13 +92,11 @@ class Lane:
             found = f"the body could not be read beside the others ({type(error).__name__})"
             raise PlaceRefusedError(503, found, "a smaller call", "split it, or try again") from error
 
-    @asynccontextmanager
-    async def turn(self, call: Call, pairs: int) -> AsyncIterator[None]:
+    def turn(self, call: Call, pairs: int) -> AbstractAsyncContextManager[None]:
         """Let a small call decide at once, and a large one when it is its turn."""
         if pairs > SMALL_PAIRS:
             call.enlarge()
-        async with self._turn if call.large else contextlib.nullcontext():
-            yield
+        return self._turn if call.large else AT_ONCE
 
     def _stop_reader(self) -> None:
         if self._reader is not None:

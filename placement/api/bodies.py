@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from placement.errors import PlaceRefusedError
@@ -46,16 +46,28 @@ async def read(request: Request, limit: int, small: int, on_large: Callable[[], 
 
     A client that goes away in the middle, or is too slow, gets 400: there is nobody to read it.
     """
-    if announced(request) > small:
+    said = announced(request)
+    if said > small:
         on_large()
-    content = bytearray()
-    try:
-        async for chunk in chunks(request, limit):
+    if said > limit:
+        raise PlaceRefusedError(413, f"the body has {said} bytes or more", f"at most {limit}")
+    content: bytes | bytearray = b""
+    more = True
+    # Message by message, not as a stream: a small body is one message, and a generator costs as much as its decoding.
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise PlaceRefusedError(400, "the body broke off", "all of it")
+        more = message.get("more_body", False)
+        chunk = message.get("body", b"")
+        if not content:
+            content = bytearray(chunk) if more else chunk
+        else:
             content += chunk
-            if len(content) > small:
-                on_large()
-    except ClientDisconnect as error:
-        raise PlaceRefusedError(400, "the body broke off", "all of it") from error
+        if len(content) > small:
+            on_large()
+        if len(content) > limit:
+            raise PlaceRefusedError(413, f"the body has {len(content)} bytes or more", f"at most {limit}")
     return bytes(content)
 
 

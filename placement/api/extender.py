@@ -19,12 +19,13 @@ from starlette.responses import Response
 from placement import lane, service
 from placement.api import bodies
 from placement.api.routes import Group
-from placement.decide import Decision
 from placement.errors import PlaceRefusedError
 from placement.kube.cluster import Cluster
 from placement.kube.objects import Pod, Read
 from placement.kube.request import request_of
 from placement.settings import MIB
+from placement.state import State
+from wire.contracts.place import PlacementRequest
 
 group = Group("kube-scheduler extender")
 
@@ -85,22 +86,31 @@ _asked, _lower = msgspec.json.Decoder(Asked), msgspec.json.Decoder(_AskedInLower
     takes=Asked,
     gives=Filtered,
     refuses=(400, 408, 413, 422, 503),
+    quick=True,
 )
 async def filter_nodes(request: Request) -> Response:
-    """Answer with the nodes that have the room by the service's own books, answers of the last moments included."""
+    """Answer with the nodes that have the room by the service's own books, answers of the last moments included.
+
+    Which is best is asked next, by ``prioritize``; not where one node is left, or none: then this is the decision.
+    """
     call = await _read(request)
-    decision, names = await _decide(request, call)
-    fits = np.isfinite(decision.scores)
+    running, state, asked = _state(request, call)
+    names, fits = state.names, running.decider.feasible(state, asked)
     held = call.cluster.reserved(call.pod)
     if held in names:
         fits[names.index(held)] = True  # its room is the pod's own: a placeholder has it, or had it a moment ago
-    failed = {
-        name: "too little cpu or memory, by the placement service's books"
-        for name, ok in zip(names, fits, strict=True)
-        if not ok
-    }
-    failed |= dict.fromkeys(set(call.names) - set(names), "not seen yet by the placement service")
-    return _timed(call, Filtered([name for name, ok in zip(names, fits, strict=True) if ok], failed))
+    left = names if fits.all() else [name for name, ok in zip(names, fits.tolist(), strict=True) if ok]
+    if len(left) <= 1:
+        await running.decider.decide_beside(state, [asked], 1)
+        if left:
+            call.cluster.assume(call.pod, left[0])
+    failed: dict[str, str] = {}
+    if len(left) < len(call.names):
+        failed = dict.fromkeys(call.names, "not seen yet by the placement service")
+        failed |= dict.fromkeys(names, "too little cpu or memory, by the placement service's books")
+        for name in left:
+            del failed[name]
+    return _timed(call, Filtered(left, failed))
 
 
 @group.route(
@@ -110,6 +120,7 @@ async def filter_nodes(request: Request) -> Response:
     takes=Asked,
     gives=list[HostPriority],
     refuses=(400, 408, 413, 422, 503),
+    quick=True,
 )
 async def prioritize(request: Request) -> Response:
     """Answer with 10 for the best node, less for the next ones; it counts as taken until the watch says otherwise.
@@ -118,7 +129,8 @@ async def prioritize(request: Request) -> Response:
     line each would be most of the work on both sides.
     """
     call = await _read(request)
-    decision, names = await _decide(request, call)
+    running, state, asked = _state(request, call)
+    decision, names = await running.decider.decide_beside(state, [asked], 1), state.names
     found, held = levels(decision.scores), call.cluster.reserved(call.pod)
     chosen = decision.placements[0].ranked[0].name if decision.placements[0].ranked else None
     if held in names:  # the migrator evicted the pod to have it there
@@ -197,10 +209,9 @@ def _read_args(body: bytes) -> Asked:
         return Asked(said.pod, said.nodenames or said.nodeNames, said.nodes)
 
 
-async def _decide(request: Request, call: _Call) -> tuple[Decision, list[str]]:
+def _state(request: Request, call: _Call) -> tuple[service.Service, State, PlacementRequest]:
     running = service.of(request)
     settings = running.clusters_file.extender
     assert settings is not None  # noqa: S101  (looked at when the body was read)
     state = call.cluster.state(settings.problem, call.names, offered=True)
-    asked = request_of(call.pod, settings.problem)
-    return await running.decider.decide_beside(state, [asked], 1), state.names
+    return running, state, request_of(call.pod, settings.problem)

@@ -39,6 +39,7 @@ _encoder = msgspec.json.Encoder()
     takes=PlaceRequest,
     gives=PlaceResponse,
     refuses=(400, 408, 413, 422, 503),
+    quick=True,
 )
 async def place(request: Request) -> Response:
     """Answer with ranked candidates, the reason, the digest of the policy and whether the fallback answered.

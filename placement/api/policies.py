@@ -16,7 +16,7 @@ from placement.api import bodies
 from placement.api.routes import Group
 from placement.audit import Action, AuditLine
 from placement.errors import PlaceRefusedError, PushRefusedError
-from placement.live import Live, Precondition
+from placement.live import Live, LivePolicies, Precondition
 from placement.service import Service
 from placement.settings import MIB, Settings
 from sched_env import problems
@@ -69,15 +69,7 @@ async def push(request: Request) -> Response:
 
     A refused bundle changes nothing and the answer says why. The counter is the record's.
     """
-
-    async def change(running: Service, wanted: ProblemName) -> Changed:
-        running.live.refuse_frozen()
-        believed = demanded(request)
-        running.live.check(wanted, believed)  # before the body: a stale client need not send it
-        async with received(request, running) as archive:
-            return await running.flip(running.live.push, wanted, archive, believed)
-
-    return await audited(request, "push", "push", change)
+    return await staged(request, "push", lambda live, *sent: live.push(*sent))
 
 
 @group.route(
@@ -94,11 +86,12 @@ async def rollback(request: Request) -> Response:
 
     While the store cannot be written it happens in memory, and ``degraded`` says so until it is written.
     """
-
-    async def change(running: Service, wanted: ProblemName) -> Changed:
-        return await running.flip(running.live.rollback, wanted, precondition(request), _counter(request)), None
-
-    return await audited(request, "rollback", "rollback", change)
+    return await flipped(
+        request,
+        "rollback",
+        "rollback",
+        lambda live, wanted: live.rollback(wanted, precondition(request), _counter(request)),
+    )
 
 
 @group.route(
@@ -112,11 +105,39 @@ async def rollback(request: Request) -> Response:
 )
 async def switch_off(request: Request) -> Response:
     """Let no policy answer; a rollback brings the policy back, and the next promotion puts another in its place."""
+    return await flipped(
+        request, "switch_off", "rollback", lambda live, wanted: live.switch_off(wanted, precondition(request))
+    )
+
+
+async def staged(
+    request: Request,
+    action: Action,
+    put: Callable[[LivePolicies, ProblemName, Path, Precondition], Changed],
+    check: Callable[[Request], object] = lambda _: None,
+) -> Response:
+    """Receive a bundle with its proof from a client that knows what is live, and put it to its use."""
 
     async def change(running: Service, wanted: ProblemName) -> Changed:
-        return await running.flip(running.live.switch_off, wanted, precondition(request)), None
+        check(request)
+        running.live.refuse_frozen()
+        believed = demanded(request)
+        running.live.check(wanted, believed)  # before the body: a stale client need not send it
+        async with received(request, running) as archive:
+            return await running.flip(put, running.live, wanted, archive, believed)
 
-    return await audited(request, "switch_off", "rollback", change)
+    return await audited(request, action, "push", change)
+
+
+async def flipped(
+    request: Request, action: Action, role: Role, flip: Callable[[LivePolicies, ProblemName], Live]
+) -> Response:
+    """Change what answers by nothing but a call."""
+
+    async def change(running: Service, wanted: ProblemName) -> Changed:
+        return await running.flip(flip, running.live, wanted), None
+
+    return await audited(request, action, role, change)
 
 
 async def audited(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from wire.errors import LoadmasterError
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -27,6 +30,7 @@ class Described(Route):
         refuses: Status codes of its refusals, which all look alike.
         headers: Header -> (what it says, whether it is needed).
         secured: Whether the push token is asked for.
+        quick: Whether it comes by the thousand, and is answered without asking every layer (:class:`Shortcut`).
     """
 
     def __init__(
@@ -42,16 +46,46 @@ class Described(Route):
         refuses: tuple[int, ...] = (),
         headers: dict[str, tuple[str, bool]] | None = None,
         secured: bool = False,
+        quick: bool = False,
     ) -> None:
         super().__init__(path, endpoint, methods=[method])
         self.method, self.tag, self.summary = method.lower(), tag, summary
         self.takes, self.gives, self.refuses = takes, gives, refuses
-        self.headers, self.secured = headers or {}, secured
+        self.headers, self.secured, self.quick = headers or {}, secured, quick
 
     @property
     def parameters(self) -> list[str]:
         """Names in the path."""
         return re.findall(r"{(\w+)}", self.path)
+
+
+class Shortcut:
+    """Answers the quick routes itself: matching a hundred paths and catching what never comes cost as much as deciding.
+
+    Args:
+        app: Answers everything else.
+        routes: Of which the quick ones, whose paths have no parameters, are taken.
+        refuse: Turns an error of ours into an answer.
+    """
+
+    def __init__(
+        self, app: ASGIApp, routes: Iterable[Described], refuse: Callable[[Request, Exception], Awaitable[Response]]
+    ) -> None:
+        self._app, self._refuse = app, refuse
+        self._quick = {(route.method.upper(), route.path): route.endpoint for route in routes if route.quick}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or let the application answer."""
+        endpoint = self._quick.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        if endpoint is None:
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive, send)
+        try:
+            response = await endpoint(request)
+        except LoadmasterError as error:
+            response = await self._refuse(request, error)
+        await response(scope, receive, send)
 
 
 class Group:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from starlette.requests import Request
 from starlette.responses import Response
 
-from placement.api.policies import MATCH, Changed, audited, demanded, precondition, received
+from placement.api.policies import MATCH, flipped, precondition, staged
 from placement.api.routes import Group
 from placement.errors import PushRefusedError
-from placement.service import Service
-from wire.contracts.feature_spec import ProblemName
 from wire.contracts.policies import SHARE_HEADER, Flipped
 
 group = Group("policies")
@@ -38,7 +34,7 @@ async def shadow(request: Request) -> Response:
 
     It decides nothing: metrics say how often it would have chosen otherwise, and how long it takes.
     """
-    return await audited(request, "shadow", "push", partial(_stage, request, None))
+    return await staged(request, "shadow", lambda live, *sent: live.stage(*sent, share=None))
 
 
 @group.route(
@@ -56,11 +52,7 @@ async def canary(request: Request) -> Response:
 
     The service ends it by itself when it is shown to do worse than what is live.
     """
-
-    async def change(running: Service, wanted: ProblemName) -> Changed:
-        return await _stage(request, _share(request), running, wanted)
-
-    return await audited(request, "canary", "push", change)
+    return await staged(request, "canary", lambda live, *sent: live.stage(*sent, share=_share(request)), check=_share)
 
 
 @group.route(
@@ -74,11 +66,7 @@ async def canary(request: Request) -> Response:
 )
 async def advance(request: Request) -> Response:
     """Make the canary live, with the counter of the record that it came with."""
-
-    async def change(running: Service, wanted: ProblemName) -> Changed:
-        return await running.flip(running.live.advance, wanted, precondition(request)), None
-
-    return await audited(request, "advance", "push", change)
+    return await flipped(request, "advance", "push", lambda live, wanted: live.advance(wanted, precondition(request)))
 
 
 @group.route(
@@ -91,11 +79,7 @@ async def advance(request: Request) -> Response:
 )
 async def end_canary(request: Request) -> Response:
     """Let the live policy answer every call again."""
-
-    async def change(running: Service, wanted: ProblemName) -> Changed:
-        return await running.flip(running.live.end, wanted, "canary"), None
-
-    return await audited(request, "end_canary", "rollback", change)
+    return await flipped(request, "end_canary", "rollback", lambda live, wanted: live.end(wanted, "canary"))
 
 
 @group.route(
@@ -108,19 +92,7 @@ async def end_canary(request: Request) -> Response:
 )
 async def end_shadow(request: Request) -> Response:
     """Score beside the live policy no longer."""
-
-    async def change(running: Service, wanted: ProblemName) -> Changed:
-        return await running.flip(running.live.end, wanted, "shadow"), None
-
-    return await audited(request, "end_shadow", "rollback", change)
-
-
-async def _stage(request: Request, share: float | None, running: Service, wanted: ProblemName) -> Changed:
-    running.live.refuse_frozen()
-    believed = demanded(request)
-    running.live.check(wanted, believed)
-    async with received(request, running) as archive:
-        return await running.flip(running.live.stage, wanted, archive, believed, share)
+    return await flipped(request, "end_shadow", "rollback", lambda live, wanted: live.end(wanted, "shadow"))
 
 
 def _share(request: Request) -> float:

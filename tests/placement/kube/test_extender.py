@@ -132,6 +132,21 @@ def test_five_hundred_pods_at_once_do_not_pile_onto_one_node(lab: Any) -> None:
     assert sum(taken[name] > 0 for name in ("n0", "n1", "n2")) == 3, taken
 
 
+def test_filter_decides_nothing_unless_one_node_is_left(lab: Any) -> None:
+    """Of one node the scheduler asks nothing more: that is the decision, and it counts as taken."""
+    cluster = lab.app.state.service.clusters.get("lab")
+
+    def made() -> list[str]:
+        return [entry["request"] for entry in lab.get("/v1/decisions").json()["decisions"] if entry["request"] != "r"]
+
+    ask(lab, "filter", {"Pod": pod("many"), "NodeNames": NAMES})
+    assert (made(), cluster.size()[2]) == ([], 0)
+    assert ask(lab, "filter", {"Pod": pod("one"), "NodeNames": ["n0", "small"]}).json()["NodeNames"] == ["n0"]
+    assert (made(), cluster.size()[2]) == (["one"], 1)
+    ask(lab, "filter", {"Pod": pod("none", cpu="64"), "NodeNames": NAMES})
+    assert (made(), cluster.size()[2]) == (["none", "one"], 1), "nowhere to go is written down too"
+
+
 def test_nodes_that_the_watch_has_not_seen_are_no_candidates(lab: Any) -> None:
     found = ask(lab, "filter", {"Pod": pod(), "NodeNames": ["ghost", "n1"]}).json()
     assert (found["NodeNames"], found["FailedNodes"]) == (["n1"], {"ghost": "not seen yet by the placement service"})
