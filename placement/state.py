@@ -77,16 +77,42 @@ def from_candidates(problem: ProblemName, candidates: Sequence[Candidate], funct
         functions: Whose ``warm:<function>`` fields are wanted; a node may carry hundreds of others.
     """
     fields, _ = known_fields(problem)
-    names = list(map(_name, candidates))
+    names, states = list(map(_name, candidates)), list(map(_state, candidates))
+    _refuse_doubles(names)
+    table, whole = _table(states, fields)
+    state = _stated(problem, names, table, whole)
+    own: dict[str, NDArray[np.float64]] = {}
+    for key, column in _warm(states, table, functions).items() if WARM in fields else ():
+        if not whole:
+            _refuse_impossible(key, column, 0.0, names)
+        own[key.removeprefix(WARM_PREFIX)] = np.where(np.isnan(column), state.columns[WARM], column)
+    state.warm.update(own)
+    return state
+
+
+def from_rows(problem: ProblemName, names: list[str], rows: NDArray[np.float64]) -> State:
+    """As :func:`from_candidates`, from the values of all fields, [C, fields]; NaN is what a candidate does not say."""
+    fields, _ = known_fields(problem)
+    _refuse_doubles(names)
+    whole = bool(rows.min() >= 0.0) and bool(rows.max() < np.inf)  # false for NaN too
+    table = dict(zip(fields, np.ascontiguousarray(rows.T), strict=True))
+    if not whole:
+        table = {name: column for name, column in table.items() if not np.isnan(column).all()}
+    return _stated(problem, names, table, whole)
+
+
+def _refuse_doubles(names: list[str]) -> None:
     if len(set(names)) != len(names):
         seen: set[str] = set()
         twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise PlaceRefusedError(422, f"candidate {twice!r} is listed twice", "each candidate once")
-    states = list(map(_state, candidates))
-    table, whole = _table(states, fields)
+
+
+def _stated(problem: ProblemName, names: list[str], table: dict[str, NDArray[np.float64]], whole: bool) -> State:
+    """Check the columns that somebody says, and fill in the others."""
     columns: dict[str, NDArray[np.float64]] = {}
     defaulted = 0
-    for name, (_, default) in fields.items():
+    for name, (_, default) in problems.get(problem).state_fields.items():
         if name in table and whole:
             columns[name] = table[name]
         elif name in table:
@@ -98,12 +124,7 @@ def from_candidates(problem: ProblemName, candidates: Sequence[Candidate], funct
         else:
             columns[name] = np.full(len(names), default)
             defaulted += len(names) if default == default else 0  # noqa: PLR0124 - NaN marks a field one may leave out
-    own: dict[str, NDArray[np.float64]] = {}
-    for key, column in _warm(states, table, functions).items() if WARM in fields else ():
-        if not whole:
-            _refuse_impossible(key, column, 0.0, names)
-        own[key.removeprefix(WARM_PREFIX)] = np.where(np.isnan(column), columns[WARM], column)
-    return State(problem, names, columns, own, defaulted)
+    return State(problem, names, columns, {}, defaulted)
 
 
 def check_request(problem: ProblemName, request: PlacementRequest) -> int:

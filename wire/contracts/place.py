@@ -8,6 +8,8 @@ import msgspec
 
 from wire.contracts.feature_spec import ProblemName
 
+MOST_CANDIDATES = 20_000
+
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 
 
@@ -34,7 +36,7 @@ class PlaceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     problem: ProblemName
     requests: Annotated[list[PlacementRequest], msgspec.Meta(min_length=1, max_length=1024)]
-    candidates: Annotated[list[Candidate], msgspec.Meta(min_length=1, max_length=20_000)] | None = None
+    candidates: Annotated[list[Candidate], msgspec.Meta(min_length=1, max_length=MOST_CANDIDATES)] | None = None
     cluster: Name | None = None
     top_k: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 5
     explain: bool = False
