@@ -7,6 +7,7 @@ has its time; when all connections are taken, the one that has waited longest, o
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from http import HTTPStatus
 from typing import Any, Literal
@@ -37,7 +38,9 @@ class GuardedProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._refusal = HTTPStatus.BAD_REQUEST, "not an HTTP request; expected HTTP/1.1"
-        self._deadline: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._until, self._allowed_s = math.inf, 0.0
+        """When what is waited for must be here, and how long it had."""
         self._head_bytes = 0
         self._phase: Phase = "head"
         self.since = 0.0
@@ -53,6 +56,9 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is waited for any more."""
         self._stop_waiting()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -128,18 +134,28 @@ class GuardedProtocol(HttpToolsProtocol):
         self._wait(self.settings.header_timeout_s)
 
     def _wait(self, seconds: float) -> None:
-        self._stop_waiting()
-        self._deadline = self.loop.call_later(seconds, self._expire, seconds)
+        self._until, self._allowed_s = self.loop.time() + seconds, seconds
+        # A timer that goes off too early looks again; one for each phase of each request would cost more than parsing.
+        if self._timer is not None and self._timer.when() > self._until:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._timer = self.loop.call_at(self._until, self._look)
 
     def _stop_waiting(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        self._until = math.inf
 
-    def _expire(self, seconds: float) -> None:
-        self._deadline = None
+    def _look(self) -> None:
+        self._timer = None
+        if self._until == math.inf:
+            return
+        if self.loop.time() < self._until:
+            self._timer = self.loop.call_at(self._until, self._look)
+            return
+        self._until = math.inf
         if self._idle if self._phase == "head" else self._phase == "body" and not self.cycle.response_started:
-            self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"half a request for {seconds:g} s; expected all of it")
+            found = f"half a request for {self._allowed_s:g} s; expected all of it"
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT, found)
         else:
             self.transport.abort()
 

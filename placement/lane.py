@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import resource
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager
 from multiprocessing import get_context
+from typing import Self
 
 from placement import asked
 from placement.asked import Asked
@@ -40,6 +40,15 @@ class Call:
     def __init__(self, lane: Lane) -> None:
         self._lane, self.large = lane, False
 
+    def __enter__(self) -> Self:
+        """Accompany it from its first byte to its answer."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give its place back."""
+        if self.large:
+            self._lane.leave()
+
     def enlarge(self) -> None:
         """Take one of the places for large calls; 503 when there is none."""
         if not self.large:
@@ -63,18 +72,18 @@ class Lane:
             raise PlaceRefusedError(503, found, f"at most {self._settings.large_calls}", "try again in a second")
         self._under_way += 1
 
-    @contextmanager
-    def call(self) -> Iterator[Call]:
-        """Accompany a call from its first byte to its answer."""
-        call = Call(self)
-        try:
-            yield call
-        finally:
-            self._under_way -= call.large
+    def leave(self) -> None:
+        """Count a large call out."""
+        self._under_way -= 1
+
+    def call(self) -> Call:
+        """Return a call, to be accompanied."""
+        return Call(self)
 
     async def read(self, body: bytes, call: Call) -> Asked:
         """Read a body, on the event loop or beside it."""
-        values = body.count(b":")
+        # No more values than bytes: counting them takes a third of the time of reading a small body.
+        values = body.count(b":") if len(body) > SMALL_VALUES else 0
         if values > self._settings.max_values:
             raise PlaceRefusedError(
                 413, f"the body has {values} values or more", f"at most {self._settings.max_values}"

@@ -63,9 +63,9 @@ async def place(request: Request) -> Response:
         digest=decision.digest,
         placements=decision.placements,
         defaulted_features=decision.defaulted,
-        decision_us=round((time.perf_counter() - started) * 1e6, 1),
+        decision_us=round((time.perf_counter() - started) * 1e7) / 10.0,
     )
-    return Response(_encoder.encode(answer), media_type=bodies.JSON)
+    return bodies.Json(_encoder.encode(answer))
 
 
 @group.route("GET", "/v1/decisions", summary="The last decisions", gives=Decisions)
