@@ -49,12 +49,12 @@ class OverTime:
 
     def read(self) -> None:
         """Take one reading: some hundred numbers, whatever the load."""
+        counts = self._metrics.since_start()
         buckets: dict[str, list[int]] = {}
         for family in self._metrics.seconds.collect():
             for sample in family.samples:
                 if sample.name.endswith("_bucket"):
                     buckets.setdefault(sample.labels["problem"], []).append(int(sample.value))
-        counts = self._metrics.since_start()
         limits = {problem: tuple(found) for problem, found in buckets.items()}
         self._readings.append(_Reading(time.time(), counts["totals"], counts["fallbacks"], limits))
 
