@@ -18,7 +18,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -148,9 +148,10 @@ def main() -> int:
                 assert read.state is not None
                 decider.decide(read.state, read.call.requests, 5)
 
-            result: dict[str, Any] = {
-                "watched": measure(from_watch, options.seconds, lambda events=events: next(events)())
-            }
+            def event(events: Iterator[Callable[[], None]] = events) -> None:
+                next(events)()
+
+            result: dict[str, Any] = {"watched": measure(from_watch, options.seconds, event)}
             if count <= 20_000:
                 result["body"] = measure(from_body, options.seconds)
             if count in TARGETS_MS:

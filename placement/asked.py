@@ -77,7 +77,7 @@ def _whole(problem: ProblemName) -> msgspec.json.Decoder[Any]:
     state = msgspec.defstruct("State", fields, **closed)
     candidate = msgspec.defstruct("Candidate", [("name", Name), ("state", state)], **closed)
     candidates = Annotated[list[candidate], msgspec.Meta(min_length=1, max_length=MOST_CANDIDATES)] | None  # type: ignore[valid-type]
-    own = [("problem", Literal[problem]), ("candidates", candidates, None)]  # type: ignore[valid-type]
+    own: list[Any] = [("problem", Literal[problem]), ("candidates", candidates, None)]
     call = msgspec.defstruct("Call", own, bases=(PlaceRequest,), frozen=True, forbid_unknown_fields=True, kw_only=True)
     return msgspec.json.Decoder(call)
 

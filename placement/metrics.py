@@ -118,8 +118,15 @@ class Metrics:
         """Return the instruments of a problem."""
         found = self._of.get(problem)
         if found is None:
-            families = (self.decisions, self.vetoes, self.nowhere, self.defaulted, self.shortlisted, self.seconds)
-            made = OfProblem(*(family.labels(problem) for family in families), deque())  # type: ignore[arg-type]
+            made = OfProblem(
+                self.decisions.labels(problem),
+                self.vetoes.labels(problem),
+                self.nowhere.labels(problem),
+                self.defaulted.labels(problem),
+                self.shortlisted.labels(problem),
+                self.seconds.labels(problem),
+                deque(),
+            )
             found = self._of.setdefault(problem, made)
         return found
 
