@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-from dags.stages import call
+from dags.calls import call
 
 
 def page_of(context: Any) -> str:

@@ -9,7 +9,7 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk.execution_time.hitl import HITLUser
 
 from dags.alerts import page_of, tell
-from dags.stages import call
+from dags.calls import call
 from pipeline import approval
 
 

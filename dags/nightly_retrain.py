@@ -1,7 +1,7 @@
 """nightly_retrain: from last night's metrics to a signed policy that a person approved.
 
 workspace → ingest → clean → validate → calibrate → train (one a seed) → export → evaluate → gate → record, and then for
-each problem report → approve → promote → push → verify.
+each problem report → approve → promote → push → canary → verify.
 
 A training or a problem that fails does not stop the others. Where a problem ends tells what became of it: `verify`
 (promoted), `rejected`, `not_passed` (the gate failed it, or could not decide) or `unchanged`; the run's note says it in
@@ -27,18 +27,8 @@ from dags import alerts
 from dags.airflow_reader import reader
 from dags.approval_task import PolicyApproval
 from dags.assets import POLICY_CANDIDATE, POLICY_LIVE, STATE_WINDOWS
-from dags.stages import (
-    EVERY,
-    MACROS,
-    call,
-    lineage,
-    mapped_stage,
-    problem_stage,
-    record,
-    signed_call,
-    stage,
-    workspace,
-)
+from dags.calls import call, lineage, signed_call
+from dags.stages import EVERY, MACROS, made, mapped_stage, problem_stage, record, stage, workspace
 from pipeline import approval
 from pipeline import workspace as workspace_of_run
 from pipeline.registry import places
@@ -55,6 +45,20 @@ DEADLINE_HOURS = float(os.environ.get("LOADMASTER_DEADLINE_HOURS", "4"))
 GPU_POOL = os.environ.get("LOADMASTER_GPU_POOL", "default_pool")
 """Airflow pool that trainings take a slot of: as many slots as there are GPUs to train on."""
 
+AT_ONCE = "at once"
+ROLLOUT = os.environ.get("LOADMASTER_ROLLOUT", "canary")
+"""How what was approved becomes live: ``canary``, by 1, 5, 25 and 100 % of the calls, or ``at once``."""
+CANARY_HOURS = float(os.environ.get("LOADMASTER_CANARY_HOURS", "24"))
+CANARY_DWELL_MINUTES = float(os.environ.get("LOADMASTER_CANARY_DWELL_MINUTES", "30"))
+CANARY = (
+    f"--dwell-minutes={CANARY_DWELL_MINUTES:g}",
+    f"--calls={os.environ.get('LOADMASTER_CANARY_CALLS', '200')}",
+    f"--most-hours={CANARY_HOURS:g}",
+)
+CANARY_LOOK_S = max(2.0, min(60.0, CANARY_DWELL_MINUTES * 15))
+CANARY_TIMEOUT_S = CANARY_HOURS * 3600 + 600
+"""After the rollout itself has given up, and recorded it."""
+
 Source = Literal["sample", "prometheus", "requests", "openmetrics", "parquet", "traces", "decisions"]
 OPTIONAL_DAY = {"type": ["null", "string"], "format": "date"}
 
@@ -70,6 +74,7 @@ OPTIONAL_DAY = {"type": ["null", "string"], "format": "date"}
         "from": Param(None, description="First day, UTC; empty: as params.yaml says", **OPTIONAL_DAY),
         "to": Param(None, description="Last day, included", **OPTIONAL_DAY),
         "source": Param(None, enum=[None, *get_args(Source)], description="Another source than that of params.yaml"),
+        "rollout": Param(ROLLOUT, enum=["canary", AT_ONCE], description="By 1, 5, 25, 100 % of the calls, or at once"),
         "size": Param("full", type="string", description="full, or a file of sizes/ (demo)"),
     },
     # By the hour it is for, not by when it was queued: a night that begins late is late all the same, and Airflow 3.3
@@ -94,15 +99,14 @@ def nightly_retrain() -> None:
     @task(trigger_rule="all_done_min_one_success")
     def trainings() -> list[str]:
         """List the trainings of the problems that have all they need; a stage that failed loses its own alone."""
-        run_id = get_current_context()["run_id"]
-        plan = json.loads(call("pipeline.workspace", f"--run-id={run_id}"))
-        done = {*made(run_id, "calibration")} - (MODELLED - {*made(run_id, "models")})
+        plan = json.loads(call("pipeline.workspace", f"--run-id={get_current_context()['run_id']}"))
+        done = {*made("calibration", PROBLEMS)} - (MODELLED - {*made("models", PROBLEMS)})
         return [name for name in plan["train"] if name.partition("@")[2].partition("-")[0] in done]
 
     @task(trigger_rule="all_done_min_one_success")
     def trained() -> list[str]:
         """List the problems that have at least one policy: a failed seed does not lose the others."""
-        return made(get_current_context()["run_id"], "policies")
+        return made("policies", PROBLEMS)
 
     @task_group(prefix_group_id=False)
     def judged(problem: str) -> None:
@@ -124,12 +128,6 @@ def nightly_retrain() -> None:
         with TaskGroup(problem, prefix_group_id=len(PROBLEMS) > 1) as group:
             promotion(problem, group)
         recorded >> group
-
-
-def made(run_id: str, what: str) -> list[str]:
-    """List the problems for which a stage has left something in the run's workspace."""
-    folder = places.workspace(run_id) / "data" / what
-    return [problem for problem in PROBLEMS if any(folder.glob(f"{problem}/[!.]*"))]
 
 
 def report_of(run_id: str, problem: str) -> Path:
@@ -175,8 +173,17 @@ def promotion(problem: str, group: TaskGroup) -> None:
 
     @task
     def push(problem: str) -> str:
-        """Hand the signed bundle to the placement service."""
-        return signed_call("pipeline.push", "--problem", problem, "--url", SERVICE_URL)
+        """Hand the signed bundle to the placement service: to answer a hundredth of the calls, or all at once."""
+        if get_current_context()["params"]["rollout"] == AT_ONCE:
+            return signed_call("pipeline.push", "--problem", problem, "--url", SERVICE_URL)
+        return signed_call("pipeline.rollout", "--problem", problem, "--url", SERVICE_URL, *CANARY)
+
+    @task.sensor(mode="reschedule", poke_interval=CANARY_LOOK_S, timeout=CANARY_TIMEOUT_S)
+    def canary(problem: str) -> bool:
+        """Look whether the next share of the calls may follow, until it answers all of them."""
+        if get_current_context()["params"]["rollout"] == AT_ONCE:
+            return True
+        return signed_call("pipeline.rollout", "--problem", problem, "--url", SERVICE_URL, *CANARY) == "live"
 
     @task(outlets=[POLICY_LIVE])
     def verify(problem: str) -> str:
@@ -210,7 +217,7 @@ def promotion(problem: str, group: TaskGroup) -> None:
 
     shown, promoted = report(problem), promote(problem)
     shown >> [approve, EmptyOperator(task_id="not_passed"), EmptyOperator(task_id="unchanged")]
-    approve >> promoted >> push(problem) >> verify(problem)
+    approve >> promoted >> push(problem) >> canary(problem) >> verify(problem)
     promoted >> rejected(problem)
 
 

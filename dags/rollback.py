@@ -16,7 +16,7 @@ from dags import alerts
 from dags.airflow_reader import reader
 from dags.approval_task import RollbackApproval, chosen
 from dags.assets import POLICY_LIVE
-from dags.stages import call, signed_call
+from dags.calls import call, signed_call
 from pipeline import workspace
 
 SERVICE_URL = os.environ.get("LOADMASTER_SERVICE_URL", "http://127.0.0.1:8100")

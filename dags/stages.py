@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import shlex
-import subprocess
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import get_current_context, task
 
+from dags.calls import FOR_THE_SIGNER, PYTHON, STAGES_WITH, call, lineage
 from pipeline.registry import places
 
-PYTHON = os.environ.get("LOADMASTER_PYTHON", sys.executable)
-"""The interpreter of the pipeline's environment; a thin Airflow environment can point it at a fat one."""
-
-STAGES_WITH = os.environ.get("LOADMASTER_STAGES_WITH", "")
-"""Put before every command that runs a stage, e.g. ``sudo -n -u trainer``: third-party training code gets a user of its
-own, who cannot read the signing key."""
-
-SIGNER_WITH = os.environ.get("LOADMASTER_SIGNER_WITH", "")
-"""Put before every command that signs a record, e.g. ``sudo -n -u signer``."""
-
-FOR_THE_SIGNER = ("LOADMASTER_SIGNING_KEY", "LOADMASTER_PUSH_TOKEN_FILE", "LOADMASTER_AIRFLOW_LOGIN_FILE")
-"""Where keys and tokens are; no stage is told. Nor is it told Airflow's own settings, the secret of its tokens among
-them."""
+RUNNER = os.environ.get("LOADMASTER_RUNNER", "local")
+"""Where stages run: ``local``, as processes of this machine in the run's clone, or ``kubernetes``, each as a pod
+(:mod:`dags.pods`, ``deploy/stages.yaml``)."""
+if RUNNER not in ("local", "kubernetes"):
+    raise ValueError(f"LOADMASTER_RUNNER is {RUNNER!r}; expected local or kubernetes")
+IN_PODS = RUNNER == "kubernetes"
 
 EVERY = "all"
 """In the Trigger form: every problem."""
@@ -58,27 +47,26 @@ class DvcStage(BashOperator):
         return result
 
 
-def lineage(run_id: str, **more: Any) -> dict[str, Any]:
-    """Say what an asset comes from: run, commit of the code, hash of the lock."""
-    folder = places.workspace(run_id)
-    lock = folder / "dvc.lock"
-    head = subprocess.run(["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    sha256 = hashlib.sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None
-    return {"run_id": run_id, "code_commit": head.stdout.strip(), "dvc_lock_sha256": sha256, **more}
-
-
-def stage(name: str, **kwargs: Any) -> BashOperator:
+def stage(name: str, **kwargs: Any) -> Any:
     """Make the task that reproduces one DVC stage; task id and stage name are the same.
 
     Args:
         name: The stage in ``dvc.yaml``.
         **kwargs: More arguments of the operator.
     """
+    if IN_PODS:
+        from dags import pods
+
+        return pods.stage(name, **kwargs)
     return DvcStage(task_id=name, bash_command=REPRO, env={"STAGE": name}, append_env=True, cwd=WORKSPACE, **kwargs)
 
 
-def problem_stage(name: str, problem: Any, **kwargs: Any) -> BashOperator:
+def problem_stage(name: str, problem: Any, **kwargs: Any) -> Any:
     """Make the task of a stage that exists once a problem (``export@functions``), inside a mapped task group."""
+    if IN_PODS:
+        from dags import pods
+
+        return pods.problem_stage(name, problem, **kwargs)
     return DvcStage(
         task_id=name,
         bash_command=f'STAGE="{name}@$PROBLEM"; {REPRO}',
@@ -99,6 +87,10 @@ def mapped_stage(name: str, instances: Any, template: str = "{}", **kwargs: Any)
         template: How an instance of the stage is named after an item of them.
         **kwargs: More arguments of the operator.
     """
+    if IN_PODS:
+        from dags import pods
+
+        return pods.mapped_stage(name, instances, **kwargs)
     return DvcStage.partial(
         task_id=name,
         bash_command=REPRO,
@@ -109,29 +101,6 @@ def mapped_stage(name: str, instances: Any, template: str = "{}", **kwargs: Any)
     ).expand(env=instances.map(lambda instance: {"STAGE": template.format(instance)}))
 
 
-def call(module: str, *arguments: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:
-    """Run a pipeline command without keys and return the last line it printed; all of it goes to the task's log."""
-    known = os.environ.items()
-    told = {key: value for key, value in known if key not in FOR_THE_SIGNER and not key.startswith("AIRFLOW__")}
-    return _run([*shlex.split(STAGES_WITH), PYTHON, "-m", module, *arguments], {**told, **(env or {})}, cwd)
-
-
-def signed_call(module: str, *arguments: str, env: Mapping[str, str] | None = None) -> str:
-    """Run a pipeline command that signs: in its own process, as its own user if the deployment has one."""
-    return _run([*shlex.split(SIGNER_WITH), PYTHON, "-m", module, *arguments], {**os.environ, **(env or {})}, None)
-
-
-def _run(command: list[str], env: Mapping[str, str], cwd: Path | None) -> str:
-    process = subprocess.Popen(command, cwd=cwd, env=env, stdout=subprocess.PIPE, text=True)
-    last = ""
-    for line in process.stdout or ():
-        print(line, end="", flush=True)  # noqa: T201 - a task's log is its standard output
-        last = line.strip() or last
-    if code := process.wait():
-        raise RuntimeError(f"{shlex.join(command[:4])} ended with exit code {code}; its message is above")
-    return last
-
-
 @task
 def workspace() -> dict[str, Any]:
     """Clone the code, share the DVC cache, write down what the run depends on; returns what to map over."""
@@ -139,11 +108,36 @@ def workspace() -> dict[str, Any]:
     chosen = {name: context["params"].get(name) for name in ("from", "to", "problem", "source", "size")}
     options = [f"--{name}={value}" for name, value in chosen.items() if value and value != EVERY]
     plan: dict[str, Any] = json.loads(call("pipeline.workspace", f"--run-id={context['run_id']}", *options))
+    if IN_PODS:
+        call("pipeline.pods", "begin", f"--run-id={context['run_id']}")
     return plan
+
+
+def made(what: str, offered: list[str]) -> list[str]:
+    """List the problems for which a stage has left something: in the run's workspace, or published by its pods.
+
+    Args:
+        what: The folder under ``data/``.
+        offered: The problems of the DAG, in order.
+    """
+    if IN_PODS:
+        from dags import pods
+
+        there = pods.published()
+        return [
+            problem for problem in offered if any(f"{path}/".startswith(f"data/{what}/{problem}/") for path in there)
+        ]
+    folder = places.workspace(get_current_context()["run_id"]) / "data" / what
+    return [problem for problem in offered if any(folder.glob(f"{problem}/[!.]*"))]
 
 
 @task(trigger_rule="all_done_min_one_success")
 def record() -> str:
     """Commit params, lock and metrics on the branch of this run, and push data and branch."""
     run_id = get_current_context()["run_id"]
-    return call("pipeline.registry", "record-run", f"--run-id={run_id}", cwd=places.workspace(run_id))
+    if IN_PODS:
+        call("pipeline.pods", "merge", f"--run-id={run_id}")
+    recorded = call("pipeline.registry", "record-run", f"--run-id={run_id}", cwd=places.workspace(run_id))
+    if IN_PODS:
+        call("pipeline.pods", "end", f"--run-id={run_id}")
+    return recorded

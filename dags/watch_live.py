@@ -17,7 +17,7 @@ from airflow.sdk import CronTriggerTimetable, TaskGroup, dag, get_current_contex
 from airflow.sdk.exceptions import AirflowSkipException
 
 from dags import alerts
-from dags.stages import call, signed_call
+from dags.calls import call, signed_call
 from pipeline import workspace
 
 SERVICE_URL = os.environ.get("LOADMASTER_SERVICE_URL", "http://127.0.0.1:8100")

@@ -15,3 +15,11 @@ lock docker/requirements-serve-sim.txt pyproject.toml --extra serve --extra sim
 printf 'setuptools>=77\n' | lock docker/requirements-build.txt -
 # With the CUDA libraries that torch brings for Linux; on a node without a GPU the same torch runs on the CPU.
 printf 'torch\nnumpy\n' | lock docker/requirements-workload.txt -
+# torch by itself, so that an image without a GPU can take another build of it; all else that a stage needs beside it.
+gpu="torch triton $(grep -oE '^(cuda|nvidia)-[a-z0-9-]*' docker/requirements-workload.txt)"
+others=$(grep -oE '^[a-z0-9-]+==' docker/requirements-workload.txt | tr -d = | grep -vxF "$(echo "$gpu" | tr ' ' '\n')")
+# shellcheck disable=SC2046,SC2086
+printf 'torch\n' | lock docker/requirements-torch.txt $(printf -- '--no-emit-package %s ' $others) -
+# shellcheck disable=SC2046,SC2086
+lock docker/requirements-train.txt pyproject.toml --extra train --extra s3 $(printf -- '--no-emit-package %s ' $gpu)
+lock docker/requirements-airflow.txt pyproject.toml --extra airflow --extra night --extra s3

@@ -26,6 +26,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY wire wire
 COPY sched_env sched_env
 COPY placement placement
+COPY docker/sbom.py docker/
 RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --no-index --wheel-dir /src/wheels . \
     && /opt/loadmaster/bin/pip install --no-cache-dir --no-deps --no-index /src/wheels/*.whl \
     && /opt/loadmaster/bin/python -m compileall -q /opt/loadmaster/lib
@@ -34,6 +35,8 @@ FROM ${BASE}
 RUN useradd --uid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin loadmaster \
     && install -d -o 10001 -g 10001 -m 0750 /var/lib/loadmaster
 COPY --from=build /opt/loadmaster /opt/loadmaster
+COPY --from=build /src/docker/sbom.py /tmp/sbom.py
+RUN /opt/loadmaster/bin/python /tmp/sbom.py loadmaster-placement /usr/share/sbom/loadmaster-placement.cdx.json && rm /tmp/sbom.py
 ENV LOADMASTER_VAR=/var/lib/loadmaster \
     OMP_NUM_THREADS=1 \
     ORT_DISABLE_TELEMETRY=1 \

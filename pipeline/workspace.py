@@ -85,7 +85,7 @@ def create(run_id: str, *, source: Path, home: Path, choice: Choice = Choice()) 
     shutil.rmtree(unfinished, ignore_errors=True)
     # --shared borrows the source's objects: a clone costs no copy of the history.
     subprocess.run(["git", "clone", "--quiet", "--shared", source, unfinished], check=True)
-    _configure_dvc(unfinished, home)
+    configure_dvc(unfinished, home)
     _write_params(unfinished, choice)
     _copy_champions(unfinished, home)
     drift.hand_on((home / "runs").glob(f"*/{paths.VALIDATION}"), unfinished / drift.ACCEPTED)
@@ -93,7 +93,14 @@ def create(run_id: str, *, source: Path, home: Path, choice: Choice = Choice()) 
     return target
 
 
-def _configure_dvc(workspace: Path, home: Path) -> None:
+def configure_dvc(workspace: Path, home: Path, *, verify: bool = False) -> None:
+    """Give a clone the shared cache and, unless its commit names one, the remote.
+
+    Args:
+        workspace: The clone.
+        home: ``var/``.
+        verify: Hash every file that comes from the remote.
+    """
     cache, embedded = home / "dvc" / "cache", home / "dvc" / "remote"
     for folder in (cache, embedded):
         folder.mkdir(parents=True, exist_ok=True)
@@ -103,6 +110,7 @@ def _configure_dvc(workspace: Path, home: Path) -> None:
     if "remote =" not in config:
         remote = os.environ.get(places.DVC_REMOTE_ENV) or embedded
         lines += f"[core]\n    remote = registry\n['remote \"registry\"']\n    url = {remote}\n"
+        lines += "    verify = true\n" if verify else ""
     (workspace / ".dvc" / "config.local").write_text(lines)
 
 

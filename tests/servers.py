@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -44,6 +45,43 @@ def wait_for(port: int, process: subprocess.Popen[bytes], seconds: float = 60) -
                 return
         time.sleep(0.05)
     raise TimeoutError(f"{process.args!r} does not listen on {port}")
+
+
+@contextmanager
+def postgres(folder: Path, database: str) -> Iterator[str]:
+    """Run PostgreSQL as `nobody` (it refuses root); gives ``user:password@host:port/database``."""
+    folders = [Path(found).parent] if (found := shutil.which("initdb")) else []
+    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    tools = next((one for one in folders if (one / "initdb").exists() and (one / "pg_ctl").exists()), None)
+    if tools is None:
+        pytest.skip("no PostgreSQL: apt-get install postgresql, or put initdb and pg_ctl on the PATH")
+    folder.mkdir(parents=True)
+    for above in (folder, *folder.parents):
+        if above.stat().st_uid == os.getuid() and above != Path("/"):
+            above.chmod(above.stat().st_mode | 0o011)
+    password = folder / "password"
+    password.write_text("not-a-secret")
+    other = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.getuid() == 0 else []
+    if other:
+        for path in (folder, password):
+            os.chown(path, 65534, 65534)
+    port, data = free_port(), folder / "data"
+
+    def run(*command: str | Path) -> None:
+        subprocess.run([*other, *command], check=True, capture_output=True, cwd="/", timeout=120)
+
+    run(tools / "initdb", "-D", data, "-U", "lm", "-A", "scram-sha-256", f"--pwfile={password}", "-E", "UTF8",
+        "--locale=C", "-N")  # fmt: skip
+    options = f"-c listen_addresses=127.0.0.1 -p {port} -c unix_socket_directories={folder} -c fsync=off"
+    start = [*other, tools / "pg_ctl", "-D", data, "-w", "-o", options, "-l", folder / "log", "start"]
+    subprocess.run(start, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", timeout=120)
+    try:
+        environment = {**os.environ, "PGPASSWORD": "not-a-secret"}
+        made = [tools / "createdb", "-h", "127.0.0.1", "-p", str(port), "-U", "lm", database]
+        subprocess.run(made, check=True, capture_output=True, env=environment, timeout=60)
+        yield f"lm:not-a-secret@127.0.0.1:{port}/{database}"
+    finally:
+        run(tools / "pg_ctl", "-D", data, "-w", "-m", "immediate", "stop")
 
 
 class S3Server:

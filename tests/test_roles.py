@@ -4,183 +4,28 @@ The stages are stand-ins that end in a moment; Airflow, registry, DVC, signature
 """
 
 import json
-import shutil
-import subprocess
-import time
-from contextlib import ExitStack
-from pathlib import Path
 from urllib.parse import quote
 
 import psutil
 import pytest
-import requests
 
 from pipeline.local import servers
-from pipeline.local.__main__ import DAG, SETTLE_SECONDS
-from pipeline.local.airflow_api import ENDED, AirflowApi, AirflowError
+from pipeline.local.__main__ import DAG
+from pipeline.local.airflow_api import AirflowError
 from pipeline.registry import outcomes
 from pipeline.registry.chain import Chain
 from pipeline.registry.verify import verify
-from tests.servers import free_port
+from tests.standing_night import APPROVER, ask_again, asked, clear_and_force, ended, live, path_of, standing
 
 pytestmark = [pytest.mark.airflow, pytest.mark.soak, pytest.mark.timeout(3000)]
-ROOT = Path(__file__).parents[1]
-APPROVER = "otto"
-ACCOUNTS = {"vera": "viewer", "ursula": "user", APPROVER: "op", "olga": "op", "adam": "admin"}
-
-STAGES = """
-import json, pathlib, sys, zlib
-from sched_env import problems
-from wire import sample_bundle
-stage, out = sys.argv[1], pathlib.Path(sys.argv[2])
-out.mkdir(parents=True)
-standing = pathlib.Path("champions/functions/standing.json")
-champion = json.loads(standing.read_text())["digest"] if standing.exists() else None
-if stage == "export":
-    seed = zlib.crc32((champion or "").encode())
-    for name, data in sample_bundle.build(problems.spec("functions"), seed=seed, hidden=8).items():
-        (out / name).write_bytes(data)
-elif stage == "gate":
-    digest = json.loads(pathlib.Path("data/bundles/functions/manifest.json").read_text())["digest"]
-    report = {"outcome": "pass", "reason": "better by 2 %", "digest": digest, "champion_digest": champion, "rules": []}
-    (out / "report.json").write_text(json.dumps(report))
-    (out / "report.md").write_text("# Better by 2 %\\n")
-else:
-    (out / "done").write_text(stage)
-"""
-
-DVC_YAML = """
-stages:
-  ingest: {cmd: python stages.py ingest data/raw, outs: [data/raw]}
-  clean: {cmd: python stages.py clean data/windows, deps: [data/raw], outs: [data/windows]}
-  validate: {cmd: python stages.py validate data/validation, deps: [data/windows], outs: [data/validation]}
-  runtime_model: {cmd: python stages.py runtime_model data/models, deps: [data/validation], outs: [data/models]}
-  calibrate:
-    foreach: [functions]
-    do:
-      cmd: python stages.py calibrate data/calibration/functions
-      deps: [data/validation]
-      outs: [data/calibration/functions]
-  train:
-    foreach: [functions]
-    do:
-      cmd: python stages.py train data/policies/functions
-      deps: [data/calibration/functions, data/models]
-      outs: [data/policies/functions]
-  export:
-    foreach: [functions]
-    do:
-      cmd: python stages.py export data/bundles/functions
-      deps: [data/policies/functions, champions/functions]
-      outs: [data/bundles/functions]
-  evaluate:
-    foreach: [functions]
-    do: {cmd: python stages.py evaluate data/evaluation, deps: [data/bundles/functions], outs: [data/evaluation]}
-  gate:
-    foreach: [functions]
-    do:
-      cmd: python stages.py gate data/gate/functions
-      deps: [data/evaluation, data/bundles/functions, champions/functions]
-      outs: [data/gate/functions]
-"""
 
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory):
     """Airflow and the service on a repository whose stages take no time; returns settings and a log-in for each."""
-    root = tmp_path_factory.mktemp("roles")
-    repository = root / "repository"
-    for name, text in {
-        "stages.py": STAGES,
-        "dvc.yaml": DVC_YAML,
-        "params.yaml": "problems: [functions]\nnightly: {days: null}\ndata: {from: null, to: null}\n",
-        ".gitignore": "/data/\n",
-        ".dvc/config": "[core]\n    analytics = false\n",
-        ".dvc/.gitignore": "/config.local\n/tmp\n/cache\n",
-        "champions/functions/standing.json": '{"digest": null, "live_since": null}\n',
-    }.items():
-        (repository / name).parent.mkdir(parents=True, exist_ok=True)
-        (repository / name).write_text(text)
-    (repository / "dags").mkdir()
-    shutil.copy(ROOT / "dags" / "nightly_retrain.py", repository / "dags")
-    for command in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "stand-ins"]):
-        subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *command], cwd=repository, check=True)
-    settings = servers.LocalSettings(
-        repository=repository, var=root / "var", service_port=free_port(), airflow_port=free_port(), accounts=ACCOUNTS
-    )
-    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
-        for name, value in servers.airflow_environment(settings).items():
-            if name.startswith("LOADMASTER"):
-                patch.setenv(name, value)
-        environment = servers.airflow_environment
-        more = {"LOADMASTER_APPROVERS": APPROVER, "LOADMASTER_TWO_PERSONS": "yes"}
-        patch.setattr(servers, "airflow_environment", lambda chosen: environment(chosen) | more)
-        patch.setenv("PYTHONPATH", str(ROOT))
-        stack.enter_context(servers.placement_service(settings))
-        stack.enter_context(servers.airflow(settings))
-        passwords = servers.credentials(settings)
-        people = {name: AirflowApi(settings.airflow_url, name, passwords[name]) for name in ACCOUNTS}
-        people["adam"].wait_for_dag(DAG)
-        yield settings, people
-
-
-def path_of(run, task="approve"):
-    return f"/dags/{DAG}/dagRuns/{quote(run, safe='')}/taskInstances/{task}"
-
-
-def state_of(api, run, task):
-    return next(row["state"] for row in api.tasks(DAG, run) if row["task_id"] == task)
-
-
-def until(condition, what, seconds=600):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(1)
-
-
-def asked(api):
-    """Start a night and wait until its question is put; returns the run."""
-    run = api.start(DAG)
-
-    def waits():
-        assert api.run_state(DAG, run) not in ENDED, [(row["task_id"], row["state"]) for row in api.tasks(DAG, run)]
-        return state_of(api, run, "approve") in ("awaiting_input", "deferred")
-
-    until(waits, "the question was never put")
-    time.sleep(SETTLE_SECONDS)
-    return run
-
-
-def ended(api, run):
-    until(lambda: api.run_state(DAG, run) in ENDED, "the run never ended")
-    return {row["task_id"]: row["state"] for row in api.tasks(DAG, run)}
-
-
-def log_of(api, run, task):
-    (row,) = [row for row in api.tasks(DAG, run) if row["task_id"] == task]
-    return api.log(DAG, run, task, row["map_index"], row["try_number"])
-
-
-def clear_and_force(api, run):
-    """Clear the approval and what follows, and set it to success before it can ask again."""
-    body = {"dry_run": False, "task_ids": ["approve"], "dag_run_id": run, "include_downstream": True,
-            "only_failed": False, "reset_dag_runs": True}  # fmt: skip
-    api.call("POST", f"/dags/{DAG}/clearTaskInstances", json=body)
-    api.call("PATCH", path_of(run), json={"new_state": "success"})
-
-
-def ask_again(api, run):
-    body = {"dry_run": False, "task_ids": ["approve"], "dag_run_id": run, "include_downstream": True,
-            "only_failed": False, "reset_dag_runs": True}  # fmt: skip
-    api.call("POST", f"/dags/{DAG}/clearTaskInstances", json=body)
-    until(lambda: state_of(api, run, "approve") in ("awaiting_input", "deferred"), "not asked again")
-    time.sleep(SETTLE_SECONDS)
-
-
-def live(settings):
-    entry = requests.get(f"{settings.service_url}/v1/policies", timeout=10).json()["policies"].get("functions")
-    return entry and entry["digest"]
+    more = {"LOADMASTER_APPROVERS": APPROVER, "LOADMASTER_TWO_PERSONS": "yes"}
+    with standing(tmp_path_factory.mktemp("roles"), more) as both:
+        yield both
 
 
 @pytest.fixture(scope="module")

@@ -42,6 +42,7 @@ VERBS: Table = {
     "from approved to live": {
         "promote": ("pipeline.promote:main", "sign and record a promotion, or a rejection"),
         "push": ("pipeline.push:main", "send the approved bundle to the service"),
+        "rollout": ("pipeline.rollout:main", "let it answer 1, 5, 25, then 100 % of the calls"),
         "verify": ("pipeline.verify_live:main", "ask the service what is live and record it"),
         "registry": ("pipeline.registry.command:main", "list, show, verify, restore: records and bundles"),
         "runs": ("pipeline.registry.nights:main", "what became of each night: verdict, SLA, cost, who answered"),
@@ -70,6 +71,7 @@ VERBS: Table = {
         "error-rates": ("pipeline.gate.error_rates:main", "simulate how often the gate is wrong"),
     },
     "used by the DAGs and by make": {
+        "pods": ("pipeline.pods.command:main", "stages as pods: begin, run, check, list, merge, end"),
         "workspace": ("pipeline.workspace:main", "prepare a run's clone and say what it maps over"),
         "question": ("pipeline.approval:main", "print what a person is asked before a policy goes live"),
         "rollback": ("pipeline.rollback:main", "versions to go back to, the question and its answer"),

@@ -128,6 +128,8 @@ def airflow_environment(settings: LocalSettings) -> dict[str, str]:
         "LOADMASTER_APPROVERS": APPROVER,
         "LOADMASTER_VAR": str(settings.var),
         "LOADMASTER_SERVICE_URL": settings.service_url,
+        # Nobody asks the local service for placements, so there is nothing that a canary could answer a share of.
+        "LOADMASTER_ROLLOUT": "at once",
         # Training uses one thread a process: results do not depend on the number of cores.
         "OMP_NUM_THREADS": "1",
         "NO_PROXY": f"{HOST},localhost",

@@ -32,6 +32,7 @@ SLA, COST = "sla_violation_rate", "cost_usd"
 NOT_ASKED = {"fail": "failed the gate", "inconclusive": "inconclusive", "unchanged": "unchanged"}
 ENDED = {
     "approved": "approved, not live yet",
+    "canary": "approved, tried as a canary",
     "live": "promoted",
     "failed": "push failed",
     "rejected": "rejected",

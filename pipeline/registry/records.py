@@ -236,7 +236,7 @@ def _undecided(record: PromotionRecord, before: list[PromotionRecord]) -> Iterat
         if record.state == "approved" or (record.state in ("rejected", "rolled_back") and record.approver is not None):
             yield f"{record.state} by {record.approver} without an answer of theirs"
         return
-    if record.state in ("live", "failed"):
+    if record.state in ("canary", "live", "failed"):
         yield f"{record.state} by somebody's answer: the service decides that"
     if answer.person_name != record.approver:
         yield f"names {record.approver!r}, the answer is of {answer.person_name!r}"
@@ -292,6 +292,13 @@ def _impossible(record: PromotionRecord, before: list[PromotionRecord]) -> Itera
             yield f"{record.state} with another bundle than the one approved in record {match[-1].sequence}"
         elif any(other.state in ("live", "failed") and other.counter == record.counter for other in mine):
             yield f"a second outcome for counter {record.counter}"
+    if record.state == "canary":
+        settled = {other.counter for other in mine if other.state in ("live", "failed")}
+        under_way = {
+            (other.counter, other.digest, other.bundle_sha256) for other in approved if other.counter not in settled
+        }
+        if (record.counter, record.digest, record.bundle_sha256) not in under_way or record.approver is not None:
+            yield f"a step of counter {record.counter}, which no record approved, or which is settled"
     if record.state == OFF and (record.digest != live_digest or record.approver is not None):
         yield f"switched off {record.digest} in somebody's name, or while {live_digest or 'nothing'} was live"
     if record.state == "rolled_back" and record.digest not in {other.digest for other in approved}:

@@ -64,13 +64,13 @@ def record_run(run_dir: Path, run_id: str) -> Run:
             f"{run_dir} is not the workspace of run {run_id!r}", f"a folder named {places.run_folder_name(run_id)}"
         )
     mirror, clone, branch = sync(), Repository(run_dir), branch_of(run_id)
-    recorded, tree = mirror.resolve(f"refs/remotes/origin/{branch}"), _tree(clone)
+    recorded, made = mirror.resolve(f"refs/remotes/origin/{branch}"), tree(clone)
     if recorded is None:
         _push_data(run_dir)
-        recorded = clone.commit_tree(tree, f"run {run_id}\n", parents=[clone.text("rev-parse", "HEAD")], when=now())
+        recorded = clone.commit_tree(made, f"run {run_id}\n", parents=[clone.text("rev-parse", "HEAD")], when=now())
         clone.push(places.registry_remote(), f"{recorded}:refs/heads/{branch}")
         sync()
-    elif mirror.text("rev-parse", f"{recorded}^{{tree}}") != tree:
+    elif mirror.text("rev-parse", f"{recorded}^{{tree}}") != made:
         changed = _changed(mirror, recorded, run_dir)
         raise RegistryError(
             f"run {run_id!r} was recorded as {recorded[:12]}, and {', '.join(changed) or run_dir} changed since",
@@ -163,7 +163,7 @@ def read_report(data: bytes) -> dict[str, Any]:
     return report
 
 
-def _tree(clone: Repository) -> str:
+def tree(clone: Repository) -> str:
     """Write the tree of HEAD plus what the run made, through an index of our own."""
     kept = [name for name in KEPT if (clone.path / name).exists()]
     with tempfile.TemporaryDirectory(prefix="loadmaster-index-") as folder:

@@ -107,6 +107,22 @@ def roll_back(url: str, problem: str, *, live_digest: str, counter: int) -> None
     _call(urllib.request.Request(address, data=b"", headers=headers, method="POST"))  # noqa: S310
 
 
+def advance_canary(url: str, record: PromotionRecord) -> None:
+    """Make the canary live; it must be this record's, and what is live must be what the record took over from."""
+    said = policy_state(url, record.problem)
+    if said is None or said.canary is None or said.canary.digest != record.digest:
+        raise PushError(f"{url} tries {said.canary.digest if said and said.canary else 'nothing'}", record.digest)
+    headers = {"Authorization": f"Bearer {push_token()}", "If-Match": f'"{record.previous_digest}"'}
+    address = _address(url, f"/v1/policies/{record.problem}/canary/advance")
+    _call(urllib.request.Request(address, data=b"", headers=headers, method="POST"))  # noqa: S310
+
+
+def end_canary(url: str, problem: str) -> None:
+    """Let the live policy answer every call again."""
+    headers = {"Authorization": f"Bearer {push_token()}"}
+    _call(urllib.request.Request(_address(url, f"/v1/policies/{problem}/canary"), headers=headers, method="DELETE"))  # noqa: S310
+
+
 def pack(files: Mapping[str, bytes]) -> bytes:
     """Pack files into an uncompressed tar: plain names, no owner, no times; equal files give equal bytes."""
     buffer = io.BytesIO()

@@ -41,7 +41,7 @@ def test_tasks_of_the_stages_have_the_names_of_the_stages(dag):
 def test_the_night_goes_stage_by_stage_to_a_person_and_then_to_production(dag):
     chain = ["ingest", "clean", "validate", "calibrate", "trainings", "train", "trained", "export", "evaluate", "gate"]
     chain += ["record", "report"]
-    chain += ["approve", "promote", "push", "verify"]
+    chain += ["approve", "promote", "push", "canary", "verify"]
     for before, after in itertools.pairwise(chain):
         assert after in downstream(dag, before), f"{before} -> {after}"
     assert downstream(dag, "approve") == {"promote"}, "promote must be the direct child: a rejection skips it"
@@ -96,7 +96,7 @@ def test_no_decision_is_taken_from_an_xcom():
 
 
 def test_stages_are_told_neither_keys_nor_airflows_secret(dag, tmp_path, monkeypatch):
-    from dags import stages
+    from dags import calls as stages
 
     hidden = [*stages.FOR_THE_SIGNER, "AIRFLOW__API_AUTH__JWT_SECRET"]
     for name in hidden:
@@ -116,7 +116,7 @@ def test_stages_are_told_neither_keys_nor_airflows_secret(dag, tmp_path, monkeyp
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_stage_run_as_its_own_user_cannot_read_the_key_nor_the_environment_of_the_worker(tmp_path, monkeypatch):
-    from dags import stages
+    from dags import calls as stages
 
     monkeypatch.setattr(stages, "STAGES_WITH", "setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs")
     tmp_path.chmod(0o755)
@@ -153,7 +153,7 @@ def test_where_a_problem_ends_tells_what_became_of_it(dag):
 def test_the_trigger_form_takes_one_problem_other_days_and_another_source(dag):
     dag.params.validate()
     assert {name: dag.params[name] for name in dag.params} == {
-        "problem": "all", "from": None, "to": None, "source": None, "size": "full",
+        "problem": "all", "from": None, "to": None, "source": None, "rollout": "canary", "size": "full",
     }  # fmt: skip
     assert set(dag.params.get_param("source").schema["enum"]) >= {None, "prometheus", "traces"}
 
@@ -168,7 +168,7 @@ def test_the_sources_of_the_form_are_those_of_ingest():
 
 
 def test_assets_are_handed_on_with_their_lineage(dag, tmp_path, monkeypatch):
-    from dags import stages
+    from dags import calls as stages
 
     outlets = {task: [asset.name for asset in dag.get_task(task).outlets] for task in ("validate", "report", "verify")}
     assert outlets == {"validate": ["state_windows"], "report": ["policy_candidate"], "verify": ["policy_live"]}

@@ -11,11 +11,11 @@ from msgspec import UNSET, UnsetType
 from wire.contracts import encode
 from wire.contracts.feature_spec import ProblemName
 
-State = Literal["approved", "live", "rejected", "rolled_back", "switched_off", "failed"]
-"""``approved`` by a person; ``live`` after the service was asked; ``failed`` when push or verify did not succeed;
-``rejected`` by a person or a time-out; ``rolled_back``: the policy named by ``digest`` is live *again*, and
-``previous_digest`` is the one it took over from; ``switched_off``: the policy named by both answers no more, the
-problem's heuristic does."""
+State = Literal["approved", "canary", "live", "rejected", "rolled_back", "switched_off", "failed"]
+"""``approved`` by a person; ``canary``: it answers the share of the calls that ``reason`` begins with; ``live`` after
+the service was asked; ``failed`` when push or verify did not succeed; ``rejected`` by a person or a time-out;
+``rolled_back``: the policy named by ``digest`` is live *again*, and ``previous_digest`` is the one it took over from;
+``switched_off``: the policy named by both answers no more, the problem's heuristic does."""
 
 Kind = Literal["promotion", "rollback", "resign"]
 """What a person was asked. ``promotion``: to put a bundle live that passed the gate. ``rollback``: to go back to one

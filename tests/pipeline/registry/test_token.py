@@ -82,7 +82,7 @@ def test_a_token_that_cannot_be_used_is_told_without_its_pin(home, token, monkey
 
 
 def test_training_code_is_told_neither_token_nor_pin(token, monkeypatch, tmp_path) -> None:
-    from dags import stages
+    from dags import calls as stages
 
     monkeypatch.setenv(signing.KEY_ENV, token)
     (tmp_path / "shows.py").write_text(f"import os; print(os.environ.get({signing.KEY_ENV!r}))")
