@@ -42,7 +42,7 @@ VERBS: Table = {
     "from approved to live": {
         "promote": ("pipeline.promote:main", "sign and record a promotion, or a rejection"),
         "push": ("pipeline.push:main", "send the approved bundle to the service"),
-        "rollout": ("pipeline.rollout:main", "let it answer 1, 5, 25, then 100 % of the calls"),
+        "go-live": ("pipeline.rollout:main", "let it answer 1, 5, 25, then 100 % of the calls"),
         "verify": ("pipeline.verify_live:main", "ask the service what is live and record it"),
         "registry": ("pipeline.registry.command:main", "list, show, verify, restore: records and bundles"),
         "runs": ("pipeline.registry.nights:main", "what became of each night: verdict, SLA, cost, who answered"),
