@@ -22,7 +22,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(EXTRAS)
 
-.PHONY: help setup run quick test slow lint docs coverage format contracts soak benchmarks clean
+.PHONY: help setup run quick test slow lint docs coverage format contracts soak system benchmarks clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -77,6 +77,9 @@ contracts: setup ## rewrite docs/contracts after a deliberate change of a contra
 
 soak: setup ## million-step properties, load and chaos: takes long
 	$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
+
+system: setup ## the long tests with a real Kubernetes, Airflow, PostgreSQL and browsers; the table goes to docs/results/system.md
+	$(BIN)/python scripts/system_tests.py $(PYTEST_ARGS)
 
 benchmarks: setup ## measure; results go to docs/results
 	for name in env_speed fork_speed place_latency clean_speed; do $(BIN)/python benchmarks/$$name.py --out docs/results || exit 1; done

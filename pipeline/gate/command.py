@@ -78,25 +78,13 @@ def judge_and_write(
 
 
 def flat(report: GateReport) -> dict[str, float | None]:
-    """The numbers worth a line in ``dvc metrics diff``."""
-    numbers: dict[str, float | None] = {
-        "passed": float(report.outcome == "pass"),
-        "rules_failed": float(sum(rule.outcome == "fail" for rule in report.rules)),
-        "rules_open": float(sum(rule.outcome == "inconclusive" for rule in report.rules)),
-        "traces": float(report.traces),
-        "blocks": float(report.blocks),
-        "bound": report.bound,
-        "gap_closed": report.gap_closed,
-    }
+    """The handful of numbers that nights are compared by: the verdict, and each metric with its two differences."""
+    numbers: dict[str, float | None] = {"passed": float(report.outcome == "pass"), "gap_closed": report.gap_closed}
     sides = {report.reference: "reference", report.best_heuristic: "best_heuristic"}
     for row in report.comparisons:
-        if row.reference in sides:
+        if row.reference in sides and row.scenario is None:
             name = f"{row.metric}_better_than_{sides[row.reference]}"
-            numbers |= {
-                row.metric: row.challenger_mean,
-                name: row.better_by.estimate,
-                name + "_low": row.better_by.lower,
-            }
+            numbers |= {row.metric: row.challenger_mean, name: row.better_by.estimate}
     return numbers
 
 

@@ -65,7 +65,8 @@ def test_every_verdict_exits_zero_and_writes_all_files(workspace, capsys):
         metrics = json.loads(Path("data/metrics/gate-functions.json").read_text())
         assert metrics["passed"] == (outcome == "pass")
         assert all(value is None or isinstance(value, float) for value in metrics.values())
-        assert {"return", "return_better_than_reference", "cost_usd_better_than_best_heuristic_low"} <= set(metrics)
+        assert {"return", "return_better_than_reference", "cost_usd_better_than_best_heuristic"} <= set(metrics)
+        assert len(metrics) <= 11, "a handful of columns, not all that was measured"
 
 
 def test_no_unfinished_file_is_left(workspace):
