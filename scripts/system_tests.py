@@ -27,7 +27,7 @@ FILES = {
     "tests/placement/cpn": "the job controller on Kubernetes, with crashes",
     "tests/sched_env/view": "replays in a browser",
 }
-TITLE = "# System tests\n\n`make system`, the last result of each file, on 2 cores; the load average says what ran beside.\n"
+TITLE = "# System tests\n\n`make system`, the last result of each file, on 2 cores; load says what ran beside.\n"
 HEADER = "| file | what | result | minutes | load | commit | at |\n| --- | --- | --- | --- | --- | --- | --- |"
 WORDS = re.compile(r"(\d+ (?:passed|failed|skipped|errors?))")
 
