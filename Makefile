@@ -22,7 +22,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(EXTRAS)
 
-.PHONY: help setup run quick test slow lint docs coverage format contracts soak system benchmarks clean
+.PHONY: help setup run quick test slow lint docs reference coverage format contracts soak system benchmarks clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -54,8 +54,13 @@ test: setup lint ## all tests that CI runs
 slow: setup ## all tests that CI runs, one after another, to measure which ones make quick leaves out (tests/slow.txt)
 	$(BIN)/python -m pytest -q -m "not soak" --write-slow $(PYTEST_ARGS)
 
-docs: setup ## links, commands and examples of the documentation
+docs: setup ## the documentation: built strictly into site/, links, commands, examples, notebooks and reference held to the code
+	$(BIN)/mkdocs build --strict --quiet
 	$(BIN)/python -m pytest -q tests/docs $(PYTEST_ARGS)
+
+reference: setup ## rewrite docs/reference and docs/notebooks after a change of code or page
+	$(BIN)/python scripts/reference.py
+	$(BIN)/python scripts/notebooks.py
 
 coverage: setup ## all tests that CI runs, traced; the number goes to docs/results/coverage.md
 	rm -f .coverage .coverage.*
