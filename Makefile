@@ -54,7 +54,7 @@ test: setup lint ## all tests that CI runs
 slow: setup ## all tests that CI runs, one after another, to measure which ones make quick leaves out (tests/slow.txt)
 	$(BIN)/python -m pytest -q -m "not soak" --write-slow $(PYTEST_ARGS)
 
-docs: setup ## the documentation: built strictly into site/, links, commands, examples, notebooks and reference held to the code
+docs: setup ## the documentation: built strictly into var/site, links, commands, examples, notebooks and reference held to the code
 	$(BIN)/mkdocs build --strict --quiet
 	$(BIN)/python -m pytest -q tests/docs $(PYTEST_ARGS)
 
