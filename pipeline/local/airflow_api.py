@@ -11,6 +11,8 @@ import requests
 from wire.errors import LoadmasterError
 
 ENDED = ("success", "failed")
+PATIENCE = 5
+"""Minutes in which a question may go unanswered: a machine that trains and compiles at once is slow, not gone."""
 TASK_ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
@@ -37,8 +39,14 @@ class AirflowApi:
         self._session.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
 
     def call(self, method: str, path: str, **kwargs: Any) -> Any:
-        """Call the API below ``/api/v2``; anything but success is an error."""
-        answer = self._session.request(method, f"{self._url}/api/v2{path}", timeout=60, **kwargs)
+        """Call the API below ``/api/v2``; anything but success is an error, a question may take its time."""
+        for left in reversed(range(PATIENCE if method == "GET" else 1)):
+            try:
+                answer = self._session.request(method, f"{self._url}/api/v2{path}", timeout=60, **kwargs)
+                break
+            except requests.Timeout:
+                if not left:
+                    raise
         if not answer.ok:
             raise AirflowError(f"Airflow answered {answer.status_code} to {method} {path}: {answer.text[:500]}")
         return answer.json()
