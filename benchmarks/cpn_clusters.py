@@ -235,6 +235,7 @@ class Play:
     """Cores, GiB of memory and of GPU memory."""
     running: bool = False
     over: bool = False
+    ran_from: float = 0.0
 
 
 @dataclass
@@ -266,6 +267,8 @@ class Driver:
     """Kubernetes Job -> how often one of that name was made."""
     finished: Counter[str] = field(default_factory=Counter)
     """Job -> how often it ran to its end."""
+    ran_s: dict[tuple[str, int], float] = field(default_factory=dict)
+    """Job and attempt -> how long it really ran: what a controller sees begins and ends later."""
     together: list[str] = field(default_factory=list)
     """Jobs of which two attempts ran at once: must stay empty."""
     stopped: threading.Event = field(default_factory=threading.Event)
@@ -422,13 +425,14 @@ class Driver:
                     if one.over:
                         continue
                     if not one.running and one.starts_at <= self._settled:
-                        one.running = True
+                        one.running, one.ran_from = True, self._settled
                         changed.append((one, {"phase": "Running", "startTime": _utc()}))
                     elif one.running and one.left - (one.fails_at or 0.0) <= 1e-9 * one.epochs:
                         one.over = True
                         changed.append((one, _ended(one.fails_at is not None)))
                         if one.fails_at is None:
                             self.finished[one.job] += 1
+                            self.ran_s[one.job, one.attempt] = self._settled - one.ran_from
                 for one in self.plays.values():
                     if not one.over:
                         due = one.starts_at

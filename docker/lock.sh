@@ -11,7 +11,8 @@ lock() { # output, then further arguments
         --no-emit-index-url --no-emit-find-links --constraints constraints.txt --output-file "$output" "$@"
 }
 lock docker/requirements-serve.txt pyproject.toml --extra serve
-lock docker/requirements-serve-sim.txt pyproject.toml --extra serve --extra sim
+# The kernels, and what the job controller keeps its queue with.
+lock docker/requirements-serve-sim.txt pyproject.toml --extra cpn
 printf 'setuptools>=77\n' | lock docker/requirements-build.txt -
 # With the CUDA libraries that torch brings for Linux; on a node without a GPU the same torch runs on the CPU.
 printf 'torch\nnumpy\n' | lock docker/requirements-workload.txt -

@@ -15,13 +15,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
-from urllib.parse import quote
+from typing import Any, Literal
 
-from kubernetes.client import ApiClient, ApiException
-from urllib3.exceptions import HTTPError
+from kubernetes.client import ApiClient
 
-from placement.cpn import crash
 from placement.cpn.events import (
     Cleaned,
     Event,
@@ -35,101 +32,20 @@ from placement.cpn.events import (
     read_fetch,
     read_pod,
 )
-from placement.cpn.manifests import ATTEMPT, FETCH, JOB
+from placement.cpn.gateway import UNREACHABLE, Gateway, KubeGateway, RefusedError, said
 from placement.cpn.records import fetch_name, kube_name
 from placement.cpn.topology import Cluster
 from placement.kube.objects import Node
-from placement.kube.rest import Rest
 from placement.kube.watch import Watch
 
 log = logging.getLogger(__name__)
 
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 10.0
-LOG_BYTES = 16 * 1024
+PING_S = 10.0
+"""A quiet cluster is asked so often whether it is there: a watch on which nothing happens says nothing for a minute."""
 CLEANED = 256
-FOR_GOOD = frozenset({400, 403, 404, 422})
-"""Answers that another try will not change."""
-UNREACHABLE = (ApiException, HTTPError, OSError)
 
 Kind = Literal["send", "remove", "clean", "check", "fetch", "unfetch"]
-
-
-class RefusedError(Exception):
-    """Raised when a cluster will not have a Job, whoever asks."""
-
-
-class Gateway(Protocol):
-    """What is asked of a cluster's API; raises one of ``UNREACHABLE`` when there is no answer."""
-
-    def create(self, manifest: dict[str, Any]) -> None:
-        """Make a Job; fine when the very same one is there."""
-
-    def find(self, name: str) -> dict[str, Any] | None:
-        """Return a Job."""
-
-    def remove(self, name: str) -> None:
-        """Remove a Job and its pods; fine when there is none."""
-
-    def log(self, name: str) -> str:
-        """Return the end of the log of a Job's pod; empty where there is none."""
-
-
-class KubeGateway(Rest):
-    """A real cluster."""
-
-    def __init__(self, client: ApiClient, namespace: str) -> None:
-        super().__init__(client)
-        self._pods = f"/api/v1/namespaces/{namespace}/pods"
-        self._jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
-
-    def create(self, manifest: dict[str, Any]) -> None:
-        """Make a Job.
-
-        Raises:
-            RefusedError: When the server says no for good, or the name belongs to somebody else.
-        """
-        name = manifest["metadata"]["name"]
-        crash.point("before create call")
-        try:
-            made = self.post(self._jobs, manifest)
-        except ApiException as error:
-            if error.status in FOR_GOOD:
-                raise RefusedError(_said(error)) from error
-            raise
-        crash.point("after create call")
-        if made is not None:
-            return
-        there = self.get(f"{self._jobs}/{name}")
-        labels, own = there["metadata"].get("labels", {}), manifest["metadata"]["labels"]
-        if any(labels.get(label) != own.get(label) for label in (JOB, FETCH, ATTEMPT)):
-            raise RefusedError(f"a Job {name} that is not ours is there already")
-
-    def find(self, name: str) -> dict[str, Any] | None:
-        """Return a Job."""
-        found: dict[str, Any] | None = self.get(f"{self._jobs}/{name}", missing_ok=True)
-        return found
-
-    def remove(self, name: str) -> None:
-        """Remove a Job and its pods."""
-        crash.point("before remove call")
-        self.delete(f"{self._jobs}/{name}", {"propagationPolicy": "Background", "gracePeriodSeconds": 0})
-        crash.point("after remove call")
-
-    def log(self, name: str) -> str:
-        """Return the end of a log; a pod without one, or a node that does not answer, has none."""
-        try:
-            selector = quote(f"batch.kubernetes.io/job-name={name}", safe="")
-            pod = next(iter(self.get(f"{self._pods}?labelSelector={selector}").get("items") or []), None)
-            if pod is None:
-                return ""
-            path = f"{self._pods}/{pod['metadata']['name']}/log?tailLines=200&limitBytes={LOG_BYTES}"
-            answer = self._ask("GET", path, None, "application/json")
-            try:
-                return bytes(answer.read(LOG_BYTES)).decode(errors="replace")
-            finally:
-                answer.release_conn()
-        except UNREACHABLE as error:
-            return f"(no log: {_said(error)})"
 
 
 @dataclass(frozen=True)
@@ -157,6 +73,8 @@ class Link:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"cpn {name}", daemon=True)
         self.failures = 0
+        self.answered_at = 0.0
+        """When the cluster last answered to anything, on the monotonic clock."""
         self._cleaned: deque[tuple[str, int]] = deque(maxlen=CLEANED)
         """What was removed; the pods of these go, and that is no news."""
 
@@ -213,35 +131,49 @@ class Link:
         if command.kind == "check":
             found = self._gateway.find(name)
             return Gone(*who) if found is None else self._standing(found, *who)
-        said = self._gateway.log(name) if command.kind == "clean" else ""
+        text = self._gateway.log(name) if command.kind == "clean" else ""
         self._gateway.remove(name)
         self._cleaned.append(who)
-        return Cleaned(*who, said) if command.kind == "clean" else Gone(*who)
+        return Cleaned(*who, text) if command.kind == "clean" else Gone(*who)
 
     def _standing(self, found: dict[str, Any], job: str, attempt: int) -> Event:
         """Read a Job that has no pod any more."""
         for condition in (found.get("status") or {}).get("conditions") or []:
             if condition.get("status") == "True" and condition.get("type") in ("Failed", "Complete"):
                 done = condition["type"] == "Complete"
-                said = (
+                why = (
                     "" if done else f"its pod was deleted: {condition.get('reason', '')} {condition.get('message', '')}"
                 )
-                return PodSeen(self.name, job, attempt, "", False, "finished" if done else "vanished", said, None, None)
+                return PodSeen(self.name, job, attempt, "", False, "finished" if done else "vanished", why, None, None)
         return Sent(job, attempt)
 
+    def _next(self) -> Command | None:
+        """Wait for something to do; meanwhile look now and then whether the cluster is there."""
+        while True:
+            try:
+                return self._commands.get(timeout=PING_S)
+            except queue.Empty:
+                try:
+                    self._gateway.ping()
+                    self.answered_at = time.monotonic()
+                except UNREACHABLE as error:
+                    self.failures += 1
+                    log.warning("%s does not answer: %s", self.name, said(error))
+
     def _run(self) -> None:
-        while (command := self._commands.get()) is not None:
+        while (command := self._next()) is not None:
             pause = SHORTEST_PAUSE_S
             while not self._stopped.is_set():
                 try:
                     came = self.do(command)
+                    self.answered_at = time.monotonic()
                     if came is not None:
                         self._tell(came)
                     break
                 except UNREACHABLE as error:
                     self.failures += 1
-                    said = _said(error)
-                    log.warning("%s: %s %s: %s; again in %.1f s", self.name, command.kind, command.job, said, pause)
+                    why = said(error)
+                    log.warning("%s: %s %s: %s; again in %.1f s", self.name, command.kind, command.job, why, pause)
                 except Exception:
                     # A fault of ours; without this thread nothing would ever be asked of the cluster again.
                     self.failures += 1
@@ -283,8 +215,9 @@ class KubeLink(Link):
 
     @property
     def silent_s(self) -> float:
-        """How long the older of pods and nodes has not been heard of."""
-        return max(watch.silent_s for watch in self._watches)
+        """How long nothing has been heard of the cluster; infinite until its pods and nodes are known."""
+        watches = [watch.silent_s for watch in self._watches]
+        return max(watches) if float("inf") in watches else min(*watches, time.monotonic() - self.answered_at)
 
     def node_up(self, _node: str) -> bool:
         """Whether a node is there, ready and not cordoned."""
@@ -318,9 +251,3 @@ class KubeLink(Link):
 
     def _lost(self, node: Node) -> None:
         self._nodes[node.metadata.name] = (False, time.monotonic())
-
-
-def _said(error: Exception) -> str:
-    if isinstance(error, ApiException):
-        return f"{error.status} {error.reason} {str(error.body or '')[:200]}"
-    return str(error).split("\n", maxsplit=1)[0][:200]

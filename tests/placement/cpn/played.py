@@ -17,7 +17,8 @@ from placement.cpn.allocation import Allocator
 from placement.cpn.config import CpnSettings
 from placement.cpn.controller import Controller
 from placement.cpn.events import Fetched, Listed, PodSeen
-from placement.cpn.link import Command, Link, RefusedError
+from placement.cpn.gateway import RefusedError
+from placement.cpn.link import Command, Link
 from placement.cpn.manifests import ATTEMPT, FETCH, HOSTNAME, JOB, VISIBLE
 from placement.cpn.records import Job
 from placement.cpn.runtimes import FromTable, Tables
@@ -280,6 +281,10 @@ class _Gateway:
 
     def log(self, name: str) -> str:
         return f"log of {name}"
+
+    def ping(self) -> None:
+        if self.name in self.world.lost:
+            raise ConnectionError(f"{self.name} is lost")
 
 
 @dataclass
