@@ -416,7 +416,9 @@ def main() -> int:
             if own and len(helpers) == CLUSTERS:
                 helpers += [server.start_scheduler() for server in servers.values()]
             with ThreadPoolExecutor(options.beside) as pool:
-                for row in pool.map(partial(run_one, servers, options), [one for one in asked if one not in own]):
+                for row in pool.map(
+                    partial(run_one, servers, options), [one for one in asked if one[2] != "kube_default"]
+                ):
                     rows.append(row)
                     write(rows, options)
             for one in own:

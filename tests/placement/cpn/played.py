@@ -78,10 +78,10 @@ class World:
             raise ConnectionError(f"{cluster} is lost")
         crash.point("before create call")
         name, labels = manifest["metadata"]["name"], manifest["metadata"]["labels"]
-        notes = manifest["metadata"]["annotations"]
         if FETCH in labels:
             self._fetch(cluster, name, labels, manifest)
             return
+        notes = manifest["metadata"]["annotations"]
         there = self.jobs.get(name)
         if there is not None:
             if (there.job, str(there.attempt)) != (labels[JOB], labels[ATTEMPT]):

@@ -220,3 +220,48 @@ def test_a_node_that_is_down_gets_nothing(rehearse: Rehearse, submit: Submit, mo
         submit(rehearsal, f"job-{number}")
     rehearsal.run()
     assert {one.node for one in rehearsal.world.ran} == {"node-0000"}
+
+
+def test_data_are_brought_by_a_job_of_its_own_where_one_is_configured(rehearse: Rehearse, submit: Submit) -> None:
+    rehearsal = rehearse(prefetch_image="registry/fetch:1")
+    job, at_once = submit(rehearsal, "one", gb=10), submit(rehearsal, "none", gb=0)
+    began = rehearsal.world.now
+    rehearsal.run()
+    assert rehearsal.ended() == {"one": "finished", "none": "finished"}
+    only = rehearsal.store.attempts([job.id])[0]
+    assert rehearsal.world.created == {only.kube_name: 1, f"{only.kube_name}-prefetch": 1, f"lm-{at_once.id}-1": 1}
+    # The Job of the job is sent when the data are there, not when they were reckoned to be (10 GB at 100 MB/s).
+    assert only.tried_at == only.arrives_at == pytest.approx(began + 10 * rehearsal.world.fetch_s_per_gb)
+    assert [move["target"] for move in rehearsal.store.moves(job.id)][1:4] == ["scheduled", "transferring", "submitted"]
+
+
+def test_data_that_cannot_be_brought_are_tried_elsewhere_and_a_withdrawn_transfer_is_stopped(
+    rehearse: Rehearse, submit: Submit
+) -> None:
+    rehearsal = rehearse(prefetch_image="registry/fetch:1")
+    job, withdrawn = submit(rehearsal, "one", gb=10), submit(rehearsal, "two", gb=10)
+    rehearsal.world.failing_fetches = {f"lm-{job.id}-1-prefetch"}
+    rehearsal.run(until_s=rehearsal.world.now + 1.0)
+    rehearsal.store.ask_to_cancel(withdrawn.id, rehearsal.world.now)
+    rehearsal.tick()
+    assert list(rehearsal.world.fetches) == [f"lm-{job.id}-1-prefetch"]
+    rehearsal.run()
+    assert rehearsal.ended() == {"one": "finished", "two": "cancelled"}
+    first, second = rehearsal.store.attempts([job.id])
+    assert (first.outcome, second.outcome) == ("user_error", "finished")
+    assert "could not be brought" in first.detail
+    assert first.node != second.node
+
+
+def test_a_controller_that_dies_while_data_are_brought_does_not_bring_them_twice(
+    rehearse: Rehearse, submit: Submit
+) -> None:
+    rehearsal = rehearse(prefetch_image="registry/fetch:1")
+    job = submit(rehearsal, "one", gb=10)
+    rehearsal.run(until_s=rehearsal.world.now + 50.0)
+    rehearsal.die()
+    rehearsal.boot()
+    rehearsal.run()
+    assert rehearsal.ended() == {"one": "finished"}
+    assert rehearsal.world.created[f"lm-{job.id}-1-prefetch"] == 1
+    assert len(rehearsal.store.attempts([job.id])) == 1
