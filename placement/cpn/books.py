@@ -94,6 +94,12 @@ class Books:
         """Return the attempts on a card."""
         return [attempt for attempt in self.attempts.values() if attempt.card == card]
 
+    def was_alone(self, attempt: Attempt) -> bool:
+        """Whether nobody ran beside an attempt from its start to now; asked before it is taken off its card."""
+        since = attempt.started_at
+        beside = [one for one in self.on(attempt.card) if one is not attempt and one.started_at is not None]
+        return since is not None and not beside and all((o.ended_at or 0.0) <= since for o in self.past[attempt.card])
+
     def in_line(self) -> Iterable[Job]:
         """Return the jobs that wait, in order of submission."""
         return sorted((job for job in self.jobs.values() if job.state in IN_LINE), key=lambda job: job.seq)

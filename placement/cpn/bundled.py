@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from placement.cpn.runtimes import Answer, Asked, RunTimes
 from sched_env.jobs.catalogue import Demand
+from sched_env.jobs.finished import ErrorTrack
 from sched_env.jobs.predictor import RuntimePredictor
 from wire.errors import LoadmasterError
 
@@ -40,6 +41,7 @@ class Bundled:
     ) -> None:
         self._live, self._otherwise, self._fingerprints = live, otherwise, dict(fingerprints or {})
         self._predictor: RuntimePredictor | None = None
+        self._track = ErrorTrack({})
         self._digest: str | None = None
 
     @property
@@ -50,6 +52,7 @@ class Bundled:
         if digest != self._digest:
             self._predictor = self._open(policy) if policy is not None and digest is not None else None
             self._digest = digest
+            self._track = ErrorTrack(self._predictor.measured if self._predictor is not None else {})
         return digest if digest is not None and self._predictor is not None else self._otherwise.version
 
     def _open(self, policy: Policy) -> RuntimePredictor | None:
@@ -83,6 +86,15 @@ class Bundled:
             return
         for card_type, seconds in alone_s.items():
             self._predictor.learn(card_type, model, Demand(seconds))
+
+    def observe(self, model: str, card_type: str, seconds: float) -> None:
+        """Hold the prediction to what a run alone took."""
+        if self._predictor is not None:
+            self._track.observe(self._predictor.predict([(card_type, (model,))])[0], 0, seconds)
+
+    def errors(self) -> dict[str, float]:
+        """Return the errors of the last runs alone; ``drift`` is their median over what the model was shipped with."""
+        return self._track.figures()
 
     def gpu_memory_mb(self) -> dict[str, float]:
         """Return the GPU memory of the models that the bundle knows: the most measured on any card."""

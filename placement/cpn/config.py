@@ -118,7 +118,7 @@ class CpnSettings(_Part, frozen=True, kw_only=True):
     prefetch_image: str | None = None
     """Image of the pre-fetch Job that brings data to the node; without one transfers are reckoned, not made."""
     history_dir: Path | None = None
-    """Where finished jobs go as raw ``events`` for the nightly run; none: they stay in the store."""
+    """Where finished jobs, nodes and cards go as raw tables for the nightly run; none: they stay in the store."""
     time_scale: Seconds = 1.0
     """Seconds of the controller's clock in a second; other than 1 for rehearsals with played clusters only."""
 

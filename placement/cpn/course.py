@@ -176,13 +176,17 @@ class Course:
 
     def _end(self, job: Job, attempt: Attempt | None, outcome: Outcome, detail: str, at: float) -> None:
         largest = float(self._clusters.network.table.card_mem.max()) - self._settings.gpu_mem_margin_gib
+        alone = attempt is not None and self._ledger.books.was_alone(attempt)
         again = self._ledger.end(job, attempt, outcome, detail, at, largest)
         self._aborts.pop(job.id, None)
         if attempt is not None:
             self._clusters.ended(attempt)
             card = self._clusters.cards.get(attempt.card)
             if attempt.outcome == "finished" and attempt.started_at is not None and card is not None:
-                self._tables.learn(job.model, {card.type: (at - attempt.started_at) / job.epochs})
+                seconds = (at - attempt.started_at) / job.epochs
+                self._tables.learn(job.model, {card.type: seconds})
+                if alone:
+                    self._tables.observe(job.model, card.type, seconds)
             if self._heard is not None:
                 self._heard(attempt, job)
         if not again:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,11 @@ class CpnMetrics:
         self._ready = Gauge(
             "loadmaster_cpn_ready", "Whether the controller has compiled its kernels and taken over.", registry=registry
         )
+        self._drift = Gauge(
+            "loadmaster_cpn_runtime_drift",
+            "Median error of the runtime model on the last runs alone, over the one it was shipped with; NaN: too few.",
+            registry=registry,
+        )
         self._fallbacks = Gauge(
             "loadmaster_cpn_runtime_fallbacks", "Sets of jobs without a usable prediction.", registry=registry
         )
@@ -58,6 +64,10 @@ class CpnMetrics:
         self._fallbacks.set_function(lambda: float(controller.tables.fallbacks))
         for name in controller.network.clusters:
             self._clusters.labels(name).set_function(partial(_silent, controller, name))
+
+    def show_errors(self, errors: Callable[[], Mapping[str, float]]) -> None:
+        """Publish how far run times are off."""
+        self._drift.set_function(lambda: errors()["drift"])
 
     def ended(self, attempt: Attempt, job: Job) -> None:
         """Count an attempt."""

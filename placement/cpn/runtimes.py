@@ -54,6 +54,9 @@ class RunTimes(Protocol):
     def learn(self, model: str, alone_s: Mapping[str, float]) -> None:
         """Take over what a model took alone (type of card -> seconds an iteration), if that says anything here."""
 
+    def observe(self, model: str, card_type: str, seconds: float) -> None:
+        """Hold the prediction to what a run alone took, where somebody keeps track."""
+
 
 class Known(NamedTuple):
     """An answer."""
@@ -69,6 +72,9 @@ class _Fixed:
 
     def learn(self, model: str, alone_s: Mapping[str, float]) -> None:
         """Take nothing over: the model goes on having cards to itself."""
+
+    def observe(self, model: str, card_type: str, seconds: float) -> None:
+        """Keep no track: nothing was promised."""
 
 
 class Nobody(_Fixed):
@@ -153,6 +159,11 @@ class Tables:
             self._run_times.learn(model, self._measured[model])
             self._known = {key: known for key, known in self._known.items() if model not in key[1]}
             self._table = None
+
+    def observe(self, model: str, card_type: str, seconds: float) -> None:
+        """Hold the prediction to what a run alone took."""
+        if seconds > 0.0 and not self.unseen(model):
+            self._run_times.observe(model, card_type, seconds)
 
     def _follow(self) -> None:
         """Begin anew where another one answers by now, as after a promotion."""

@@ -163,6 +163,7 @@ def start(
         )
         collection.follow(lambda: controller.network)
         metrics.show(controller)
+        metrics.show_errors(run_times.errors)
         history = _history(settings, store, controller, collection) if settings.history_dir is not None else None
     except BaseException:
         store.close()

@@ -18,6 +18,7 @@ from placement.cpn.config import CpnSettings
 from placement.cpn.records import Attempt, Job
 from placement.cpn.runtimes import FromTable, Nobody, Tables
 from sched_env.jobs import finished, synthetic
+from sched_env.jobs.predictor import RuntimePredictor
 from sched_env.jobs.tables import RuntimeTable
 from tests.placement.cpn.played import Rehearsal
 from wire import graph, models
@@ -113,6 +114,20 @@ def test_a_model_that_ran_alone_may_have_company_afterwards_also_after_a_promoti
         assert not tables.unseen("new")
         assert table.seconds[new, 0, 0, 0] == pytest.approx(0.5, rel=0.15)
         assert np.isfinite(table.seconds[new, 0, known + 1, 0])
+
+
+def test_the_drift_of_its_error_is_the_median_over_what_was_promised(folder: Path) -> None:
+    live = policy(folder)
+    bundled = Bundled(lambda: live, Nobody())  # type: ignore[arg-type]
+    tables = Tables(bundled)
+    expected = tables.table(("P100",), ("resnet50",))[0].seconds[0, 0, 0, 0]
+    assert np.isnan(bundled.errors()["drift"])
+    for _ in range(25):
+        tables.observe("resnet50", "P100", 2.0 * expected)
+    found = bundled.errors()
+    assert found["median_ape"] == pytest.approx(50.0, rel=1e-3)
+    promised = RuntimePredictor.of(live.models["runtime"]).measured["median_ape"]
+    assert found["drift"] == pytest.approx(50.0 / promised, rel=1e-3)
 
 
 def test_a_card_that_was_never_seen_is_predicted_by_its_fingerprint(folder: Path) -> None:
