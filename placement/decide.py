@@ -143,7 +143,7 @@ class Decider:
 
     def _end(self, call: _Call, state: State, requests: Sequence[PlacementRequest]) -> Decision:
         seconds = time.perf_counter() - call.started
-        self._metrics.of(state.problem).calls.append((len(requests), call.defaulted, seconds))
+        self._metrics.note(state.problem, len(requests), call.defaulted, seconds)
         if self._beside is not None and call.arm.watched:
             self._beside.decided(state.problem, call.arm, call.placements, seconds)
         return Decision(call.placements, call.arm.digest, call.defaulted, call.scores)

@@ -22,6 +22,9 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.010, 0.025, 0.050, 0.100, 0.250, 1.0)
 """Buckets around the promises: 10 ms at 500 candidates, 25 ms at 5,000."""
 
+MOST_NOTED = 10_000
+"""Calls that may wait to be counted; the decision log's thread counts them twenty times a second."""
+
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, which Prometheus does not need
 
@@ -129,6 +132,13 @@ class Metrics:
             )
             found = self._of.setdefault(problem, made)
         return found
+
+    def note(self, problem: ProblemName, requests: int, defaulted: int, seconds: float) -> None:
+        """Note a call; it is counted when somebody looks, or when many wait."""
+        calls = self.of(problem).calls
+        calls.append((requests, defaulted, seconds))
+        if len(calls) >= MOST_NOTED:
+            self.settle()
 
     def settle(self) -> None:
         """Count the calls that were noted: an instrument in the middle of a decision costs more than an append."""
