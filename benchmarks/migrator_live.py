@@ -3,6 +3,7 @@
     loadmaster train --env pods/deploy --alg maskable_ppo --seed 0 --set segments=4 --set envs=16 \
         --set rollout_steps=64 --set reward_scale=0.1 --set teacher=hottest_to_coolest --out /tmp/pods-policy
     KUBE_ASSETS=$(../shared/kube/unpack) python benchmarks/migrator_live.py --policy /tmp/pods-policy/policy.onnx
+    … --seeds 1 2 3 4 5 --crowds long short     each seed with each load; without --policy the rule answers
 
 Real: etcd, kube-apiserver, kube-scheduler with our extender, the controllers of Deployments and PDBs, kwok as kubelet,
 the placement service with the policy live, the migrator with its placeholders and evictions. Played: what pods use, by
@@ -58,8 +59,9 @@ POSITIONS, STEP_S = 21, 15
 CPU, MEM_GIB = 8.0, 32.0
 REQUEST_CPU, REQUEST_GIB = 0.5, 1.0
 THRESHOLD, BUDGET = 0.8, 0.05
-CROWD_STEPS = 40
-"""The shortest crowd: ten minutes; half of them last longer than eighteen."""
+CROWD_STEPS = {"long": 40, "short": 4}
+"""The shortest crowd, of 15 s steps. long: ten minutes, half of them last longer than eighteen; short: one minute, half
+of them are over within two, before a migrator that looks every five minutes can do anything."""
 MIN_AGE_S = 8
 """Of a pod that may move: two to four cycles here, as 900 s are three windows."""
 
@@ -67,14 +69,14 @@ MIN_AGE_S = 8
 class Crowds:
     """What each pod of a workload uses: [workload, window, position], cores and GiB."""
 
-    def __init__(self, workloads: int, windows: int, seed: int) -> None:
+    def __init__(self, workloads: int, windows: int, seed: int, kind: str) -> None:
         rng = np.random.default_rng(seed)
         steps = windows * POSITIONS
         quiet = rng.lognormal(np.log(0.35), 0.5, workloads)
         peak = rng.uniform(2.0, 5.0, workloads)
         busy = np.zeros((workloads, steps))
         for _ in range(workloads * windows // 40):
-            start, length = int(rng.integers(steps)), int(min(CROWD_STEPS * (1 + rng.pareto(1.2)), steps))
+            start, length = int(rng.integers(steps)), int(min(CROWD_STEPS[kind] * (1 + rng.pareto(1.2)), steps))
             crowd = rng.random(workloads) < rng.choice([1.5, 5.0]) / workloads  # alone, or together
             busy[crowd, start : start + length] = 1.0
         ramp = np.array([0.25, 0.5, 0.25])
@@ -171,10 +173,12 @@ def live(options: argparse.Namespace, crowds: Crowds, folder: Path) -> dict[str,
         file.write_text(f"clusters: {{lab: {{kubeconfig: {kube.kubeconfig}}}}}\nextender: {{cluster: lab}}\n")
         settings = msgspec.structs.replace(KIT.settings_in(folder, workshop), clusters_file=file)
         with KIT.listening(settings) as url, httpx.Client(base_url=url, timeout=60) as client:
-            bundle = workshop.around(problems.spec("pods"), options.policy.read_bytes())
-            answer = KIT.push(client, bundle, counter=1, problem="pods")
-            assert answer.status_code == 200, answer.text
-            digest = answer.json()["digest"]
+            digest = None
+            if options.policy is not None:
+                bundle = workshop.around(problems.spec("pods"), options.policy.read_bytes())
+                answer = KIT.push(client, bundle, counter=1, problem="pods")
+                assert answer.status_code == 200, answer.text
+                digest = answer.json()["digest"]
             kube.start_scheduler({
                 "urlPrefix": f"{url}/extender", "prioritizeVerb": "prioritize", "weight": 100, "enableHTTPS": False,
                 "httpTimeout": "5s", "nodeCacheCapable": True, "ignorable": True,
@@ -293,44 +297,70 @@ def simulated(policy: str, trace: tuple[PodTrace, NodeTable], windows: int) -> d
 def main() -> None:
     """Run live and simulated, and compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--policy", type=Path, required=True, help="a trained policy.onnx of pods")
+    parser.add_argument("--policy", type=Path, help="a trained policy.onnx of pods; without it the rule answers")
     parser.add_argument("--nodes", type=int, default=12)
     parser.add_argument("--workloads", type=int, default=40)
     parser.add_argument("--windows", type=int, default=24)
-    parser.add_argument("--seed", type=int, default=2026)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[2026])
+    parser.add_argument("--crowds", nargs="+", choices=list(CROWD_STEPS), default=["long"])
     parser.add_argument("--out", type=Path, help="folder for migrator_live.json")
     options = parser.parse_args()
-    crowds = Crowds(options.workloads, options.windows, options.seed)
-    before = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory() as folder:
-        found = live(options, crowds, Path(folder))
-    trace = trace_of(found.pop("first"), crowds, options.windows, options.nodes)
-    sims = {
-        name: simulated(policy, trace, options.windows)
-        for name, policy in {
-            "no_migration": "no_migration",
-            "policy": str(options.policy),
-            "hottest_to_coolest": "hottest_to_coolest",
-        }.items()
-    }
-    stay, moved = sum(found["no_migration"]), sum(found["migrator"])
+    runs = []
+    for kind in options.crowds:
+        for seed in options.seeds:
+            runs.append(compared(options, seed, kind))
+            print(json.dumps(runs[-1]), flush=True)
     result = {
         "benchmark": "migrator_live",
         "nodes": options.nodes,
         "pods": 2 * options.workloads,
         "windows": options.windows,
-        "seed": options.seed,
-        "load_average": {"before": before, "after": os.getloadavg()[0]},
-        "live": found,
-        "live_violations": {"no_migration": stay, "migrator": moved, "fall": round(1 - moved / stay, 3)},
-        "simulated": sims,
-        "simulated_fall": round(
-            1 - sims["policy"]["resource_violations"] / sims["no_migration"]["resource_violations"], 3
-        ),
+        "answered_by": "hottest_to_coolest" if options.policy is None else "policy",
+        "falls": {kind: falls([run for run in runs if run["crowds"] == kind]) for kind in options.crowds},
+        "runs": runs,
     }
     if options.out:
         (options.out / "migrator_live.json").write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result))
+
+
+def compared(options: argparse.Namespace, seed: int, kind: str) -> dict[str, Any]:
+    """Run one load live and simulated."""
+    crowds = Crowds(options.workloads, options.windows, seed, kind)
+    before = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        found = live(options, crowds, Path(folder))
+    trace = trace_of(found.pop("first"), crowds, options.windows, options.nodes)
+    rules = {"no_migration": "no_migration", "hottest_to_coolest": "hottest_to_coolest"}
+    if options.policy is not None:
+        rules["policy"] = str(options.policy)
+    sims = {name: simulated(policy, trace, options.windows) for name, policy in rules.items()}
+    stay, moved = sum(found["no_migration"]), sum(found["migrator"])
+    asked = sims.get("policy", sims["hottest_to_coolest"])["resource_violations"]
+    return {
+        "seed": seed,
+        "crowds": kind,
+        "load_average": {"before": before, "after": os.getloadavg()[0]},
+        "live": found,
+        "live_violations": {"no_migration": stay, "migrator": moved, "fall": round(1 - moved / max(stay, 1), 3)},
+        "simulated": sims,
+        "simulated_fall": round(1 - asked / max(sims["no_migration"]["resource_violations"], 1), 3),
+    }
+
+
+def falls(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Put the seeds together: violations of all of them, and the interval of the mean fall by resampling seeds."""
+    live_falls = np.array([run["live_violations"]["fall"] for run in runs])
+    drawn = np.random.default_rng(0).choice(live_falls, (10_000, len(live_falls))).mean(axis=1)
+    totals = {name: sum(run["live_violations"][name] for run in runs) for name in ("no_migration", "migrator")}
+    return {
+        "seeds": len(runs),
+        **totals,
+        "fall_of_the_sum": round(1 - totals["migrator"] / max(totals["no_migration"], 1), 3),
+        "mean_fall": round(float(live_falls.mean()), 3),
+        "interval_95": [round(float(edge), 3) for edge in np.percentile(drawn, [2.5, 97.5])],
+        "simulated_mean_fall": round(float(np.mean([run["simulated_fall"] for run in runs])), 3),
+    }
 
 
 if __name__ == "__main__":
