@@ -50,9 +50,11 @@ def wait_for(port: int, process: subprocess.Popen[bytes], seconds: float = 60) -
 @contextmanager
 def postgres(folder: Path, database: str) -> Iterator[str]:
     """Run PostgreSQL as `nobody` (it refuses root); gives ``user:password@host:port/database``."""
-    folders = [Path(found).parent] if (found := shutil.which("initdb")) else []
+    folders = [Path(found).resolve().parent] if (found := shutil.which("initdb")) else []
     folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    tools = next((one for one in folders if (one / "initdb").exists() and (one / "pg_ctl").exists()), None)
+    tools = next(
+        (one for one in folders if all((one / name).exists() for name in ("initdb", "pg_ctl", "createdb"))), None
+    )
     if tools is None:
         pytest.skip("no PostgreSQL: apt-get install postgresql, or put initdb and pg_ctl on the PATH")
     folder.mkdir(parents=True)
