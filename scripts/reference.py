@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import inspect
+import io
+import json
 import os
 import sys
 import textwrap
 import types
 from collections.abc import Iterable, Iterator
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
+HELPS = FOLDER.parents[1] / "wire" / "helps.json"
 MADE = "<!-- Made by scripts/reference.py from the code: change the code, then `make reference`. -->\n\n"
 
 
@@ -30,6 +35,8 @@ def main() -> int:
     for name, text in pages().items():
         (FOLDER / name).write_text(text)
         sys.stdout.write(f"docs/reference/{name}\n")
+    HELPS.write_text(json.dumps(helps(), indent=0, ensure_ascii=False) + "\n")
+    sys.stdout.write("wire/helps.json\n")
     return 0
 
 
@@ -42,9 +49,7 @@ def pages() -> dict[str, str]:
 def cli() -> str:
     """Every verb with its help."""
     from wire import cli as door
-    from wire.command import Parser, Verb
 
-    os.environ["COLUMNS"] = "100"
     lines = [
         "# Commands",
         "",
@@ -52,25 +57,44 @@ def cli() -> str:
         "2 a mistake in input or settings, in one line; 130 interrupted.",
         "",
     ]
+    said = helps()
     for heading, section in door.VERBS.items():
         lines += [f"## {heading[0].upper()}{heading[1:]}", ""]
         for name, (_, text) in section.items():
-            lines += [f"### {name}", "", f"{text[0].upper()}{text[1:]}.", ""]
-            main = door.load(name)
-            if isinstance(main, Verb):
-                parser = Parser(prog=f"loadmaster {name}", description=(main.description or "").strip())
-                main.arguments(parser)
-                lines += ["```text", *_help(parser), "```", ""]
+            lines += [f"### {name}", "", f"{text[0].upper()}{text[1:]}.", "", "```text"]
+            lines += ["\n\n".join(one for called, one in said.items() if called.split()[0] == name), "```", ""]
     return "\n".join(lines)
 
 
-def _help(parser: argparse.ArgumentParser) -> Iterator[str]:
-    yield from _relative(parser.format_help())
-    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    for action in below:
-        for one in dict.fromkeys(action.choices.values()):
-            yield ""
-            yield from _relative(one.format_help())
+@cache
+def helps() -> dict[str, str]:
+    """The help of every verb, and of the commands below it, by how it is called."""
+    from wire import cli as door
+    from wire.command import Parser, Verb
+
+    os.environ["COLUMNS"] = "100"
+    found: dict[str, str] = {}
+    for name in door.verbs():
+        main = door.load(name)
+        if isinstance(main, Verb):
+            parser = Parser(prog=f"loadmaster {name}", description=(main.description or "").strip())
+            main.arguments(parser)
+            found |= _helps(name, parser)
+        else:  # a main written out by hand: what it prints
+            called = door._called(f"loadmaster {name}", ["--help"])
+            with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.suppress(SystemExit), called:
+                main()
+            found[name] = "\n".join(_relative(said.getvalue()))
+    return found
+
+
+def _helps(called: str, parser: argparse.ArgumentParser) -> dict[str, str]:
+    found = {called: "\n".join(_relative(parser.format_help()))}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, below in action.choices.items():
+                found |= _helps(f"{called} {name}", below)
+    return found
 
 
 def _relative(text: str) -> list[str]:

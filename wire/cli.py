@@ -16,9 +16,11 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import resources
 from types import ModuleType
 from typing import Any
 
@@ -105,6 +107,19 @@ def load(name: str) -> Callable[..., int]:
     return found
 
 
+def help_of(called: str) -> str | None:
+    """Return the help of a verb, or of a command below it, without importing what it runs; None: ask the verb itself.
+
+    A verb's module imports what it works with, torch in the worst case, and nobody who asks for help shall wait for it.
+    ``scripts/reference.py`` writes the file, and a test holds it to the parsers.
+    """
+    try:
+        helps: dict[str, str] = json.loads(resources.files("wire").joinpath("helps.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return helps.get(called)
+
+
 def dispatch(argv: Sequence[str]) -> int:
     """Run the verb that ``argv`` names."""
     parser = _top()
@@ -122,6 +137,9 @@ def dispatch(argv: Sequence[str]) -> int:
         near = difflib.get_close_matches(name, verbs(), n=1)
         fix = f"did you mean {near[0]!r}?" if near else "see loadmaster --help"
         raise ConfigError(f"there is no verb {name!r}", legal(verbs()), fix)
+    if rest and rest[-1] in ("-h", "--help") and (said := help_of(" ".join([name, *rest[:-1]]))):
+        sys.stdout.write(said + "\n")
+        return 0
     main, prog = load(name), f"loadmaster {name}"
     if isinstance(main, Verb):
         return main(rest, prog=prog)

@@ -89,9 +89,11 @@ def test_a_reader_without_network_finds_a_word(site):
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="help texts are formatted as Python 3.11 does it")
 def test_the_reference_is_what_the_code_says():
-    made = runpy.run_path(str(ROOT / "scripts" / "reference.py"))["pages"]()
+    script = runpy.run_path(str(ROOT / "scripts" / "reference.py"))
+    made = script["pages"]()
     for name, text in made.items():
         assert (DOCS / "reference" / name).read_text() == text, f"docs/reference/{name} is old: make reference"
+    assert json.loads((ROOT / "wire" / "helps.json").read_text()) == script["helps"](), "make reference"
 
 
 @pytest.mark.parametrize("name", sorted(SHORTER))

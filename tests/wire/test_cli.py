@@ -212,3 +212,34 @@ def test_other_shells_get_a_script_with_the_flags(few_verbs, capsys, shell):
     script = capsys.readouterr().out
     assert "best-heuristic" in script
     assert "rollout" in script
+
+
+def test_every_help_is_there_within_a_second_of_work():
+    """CPU time, so that a busy machine does not matter; nothing heavy is imported to say it."""
+    code = """
+import contextlib, io, json, sys, time
+from wire import cli
+spent = {}
+for name in cli.verbs():
+    began = time.process_time()
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        assert cli.dispatch([name, "--help"]) == 0
+    assert said.getvalue().startswith(f"usage: loadmaster {name}"), name
+    spent[name] = time.process_time() - began
+assert not {"torch", "numba", "pandas", "starlette"} & set(sys.modules)
+print(json.dumps(spent))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    spent = json.loads(done.stdout)
+    assert len(spent) == len(cli.verbs())
+    assert max(spent.values()) < 1.0, spent
+
+
+@pytest.mark.parametrize("name", sorted(cli.verbs()))
+def test_wrong_usage_of_any_verb_is_no_traceback(name, capsys):
+    with pytest.raises(SystemExit) as left:
+        run_cli(lambda: cli.dispatch([name, "--no-such-flag"]))
+    said = capsys.readouterr()
+    assert left.value.code == 2
+    assert "error: " in said.err.splitlines()[-1]  # those written out by hand say their usage before it
+    assert "Traceback" not in said.err
