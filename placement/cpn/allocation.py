@@ -170,6 +170,8 @@ class Allocator:
             # A promise holds whatever the class: the job it was made to is in line from the first.
             joining = [*(reserved if number == 0 else ()), *(job for job in group if job.id not in early)]
             joining.sort(key=lambda job: row_of[job.id])
+            # Before they join: a line is ordered by the discipline that holds then.
+            env.run_by(Discipline("fifo", "easy", discipline.max_jobs_per_card) if overdue else discipline)
             env.line_up(
                 np.array([row_of[job.id] for job in joining], np.int32),
                 np.array([job.queued_at for job in joining]),
@@ -183,7 +185,6 @@ class Allocator:
                         np.array([job.promised_at or moment.now for job in reserved]),
                     )
                 )
-            env.run_by(Discipline("fifo", "easy", discipline.max_jobs_per_card) if overdue else discipline)
             decisions += self._place(env, network, moment, jobs)
         held = env.held()
         promises = {
