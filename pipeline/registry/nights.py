@@ -191,7 +191,10 @@ def note(outcomes: Sequence[Outcome], limit: int = 1000) -> str:
 
 
 def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Draw the nights as a table."""
+    """Draw the nights as a table; without one, say how the first is made."""
+    if not outcomes:
+        yield "no night is in the registry yet: make run, or nightly_retrain in Airflow"
+        return
     header = ("run", "problem", "verdict", "ended", "SLA violations", "cost", "against champion", "best rule", "who")
     rows = [header, *(_row(outcome) for outcome in outcomes)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]

@@ -97,3 +97,7 @@ def test_runs_are_printed_as_a_table_and_as_json(history, capsys):
     assert nights.main(["show", "manual"]) == 0
     assert capsys.readouterr().out.startswith("functions: rejected by bob: not on a Friday")
     assert command.main(["list"]) == 0
+
+
+def test_no_night_yet_is_said_and_not_an_empty_table():
+    assert list(nights.table([])) == ["no night is in the registry yet: make run, or nightly_retrain in Airflow"]
