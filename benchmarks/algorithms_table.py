@@ -57,14 +57,16 @@ LATE: dict[str, Any] = {"n_steps": 16, "tau": 0.05}
 NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     ("vm", "ppo"): MORE,
     ("vm", "maskable_ppo"): MORE,
-    ("vm", "dqn"): LATE,
+    ("vm", "dqn"): LATE | {"learning_rate": 0.001},
+    ("vm", "sac"): LATE,
+    ("vm", "qmix"): {"n_steps": 16, "tau": 0.1},
     ("pods", "dqn"): {"n_steps": 4},
     ("pods", "sac"): {"n_steps": 4},
     ("pods", "qmix"): {"n_steps": 4, "tau": 0.1},
-    ("jobs", "a2c"): {"rollouts_per_segment": 72, "learning_rate": 0.002},
-    ("jobs", "dqn"): {"n_steps": 4},
-    ("jobs", "sac"): {"n_steps": 4},
-    ("jobs", "qmix"): {"n_steps": 4, "tau": 0.1},
+    ("jobs", "a2c"): {"rollouts_per_segment": 48, "rollout_steps": 32, "learning_rate": 0.006},
+    ("jobs", "dqn"): LATE | {"learning_rate": 0.001},
+    ("jobs", "sac"): LATE,
+    ("jobs", "qmix"): LATE | {"learning_rate": 0.001},
 }
 """What one algorithm needs on one problem: values over several decisions where rewards come late (a VM is refused
 hundreds of decisions after the placement that left no room for it), more episodes where 30 are not enough to tell."""
