@@ -94,4 +94,6 @@ clean: ## remove all state of local runs (var/ and data/); asks before it delete
 		printf 'var/ holds the registry and the keys that sign: records, bundles and approvals would be gone.\nDelete them? Type yes: '; \
 		read -r answer && [ "$$answer" = yes ] || { echo "nothing was deleted"; exit 1; }; \
 	fi
-	rm -rf var data
+	rm -rf var
+	find data -type f -not -name .gitkeep -delete
+	find data -type d -empty -delete

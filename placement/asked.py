@@ -55,7 +55,8 @@ def read(body: bytes, settings: Settings) -> Asked:
     """Decode a body and turn its candidates into columns; raises :class:`PlaceRefusedError`."""
     global _latest  # noqa: PLW0603  (a guess: whatever it is, the answer is the same)
     try:
-        return _read_whole(_whole(_latest).decode(body), settings)
+        if _latest in problems.names():
+            return _read_whole(_whole(_latest).decode(body), settings)
     except NOT_READ:  # another problem, a field that it does not have, or no JSON: the other way says what
         pass
     call = decode(body)

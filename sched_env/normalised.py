@@ -22,9 +22,13 @@ class NormalisedObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
 
     A quantity between ``low`` and ``high`` becomes log(1 + x - low) / log(1 + high - low): shares keep their
     proportions, and a bound that is wide for safety's sake does not flatten what lies far below it.
+
+    Args:
+        env: One of ours.
+        mask: Show which actions are feasible too, as ``mask``: for agents that take no mask and have to learn it.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], *, mask: bool = False) -> None:
         super().__init__(env)
         spec = env.unwrapped.many.feature_spec  # type: ignore[attr-defined]
         self._scales = {
@@ -33,11 +37,18 @@ class NormalisedObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
         }
         boxes: dict[str, spaces.Space[Any]] = dict(env.observation_space.spaces)  # type: ignore[attr-defined]
         self._ranges = {name: _range(box) for name, box in boxes.items() if name not in self._scales and _bounded(box)}
-        self.observation_space = spaces.Dict({name: self._space(name, box) for name, box in boxes.items()})
+        shown = {name: self._space(name, box) for name, box in boxes.items()}
+        self._mask = mask and "mask" not in shown
+        if self._mask:
+            shown["mask"] = spaces.MultiBinary(int(env.action_space.n))  # type: ignore[attr-defined]
+        self.observation_space = spaces.Dict(shown)
 
     def observation(self, observation: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Scale an observation."""
-        return {name: self._scaled(name, values) for name, values in observation.items()}
+        scaled = {name: self._scaled(name, values) for name, values in observation.items()}
+        if self._mask:
+            scaled["mask"] = self.env.unwrapped.action_masks().astype(np.int8)  # type: ignore[attr-defined]
+        return scaled
 
     def _space(self, name: str, box: spaces.Space[Any]) -> spaces.Space[Any]:
         if name in self._scales:

@@ -40,7 +40,7 @@ def repository(tmp_path_factory):
     folder = tmp_path_factory.mktemp("thread") / "repository"
     files = git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard").splitlines()
     for name in files:
-        if (ROOT / name).is_file() and not name.startswith(("data/", "dvc.lock")):
+        if (ROOT / name).is_file() and not name.startswith(("data/metrics/", "dvc.lock")):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
     params = yaml.safe_load((folder / "params.yaml").read_text())

@@ -74,3 +74,10 @@ def test_both_ways_say_the_same_to_the_bit(seed: int) -> None:
         assert said(lambda sent: asked.read(sent, SETTINGS), body) == expected, body
         answers += not isinstance(expected[0], int)
     assert 50 < answers < 150, "some are answered, some refused"
+
+
+def test_a_guess_that_is_no_problem_any_more_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asked, "_latest", "gone")
+    body = json.dumps({"problem": "vm", "requests": [{"id": "a", "fields": {}}], "candidates": [{"name": "n"}]})
+    assert asked.read(body.encode(), SETTINGS).call.problem == "vm"
+    assert asked._latest == "vm"

@@ -34,3 +34,12 @@ def test_what_is_more_stays_more_and_the_ends_are_0_and_1():
     sizes = [float(each["current_function_io"][0]) for each in io]
     assert 0.1 < sizes[0] < sizes[1] < sizes[2] < 1.0
     assert env.observation(raw)["node_active"] is raw["node_active"]
+
+
+def test_agents_that_take_no_mask_can_see_it():
+    env = NormalisedObservation(ServerlessSchedulingEnv(4, invalid_action="penalise"), mask=True)
+    observation, _ = env.reset(seed=0)
+    for _ in range(20):
+        assert env.observation_space.contains(observation)
+        assert (observation["mask"] == env.unwrapped.action_masks()).all()
+        observation, *_ = env.step(int(observation["mask"].argmax()))

@@ -35,9 +35,9 @@ def recorded(tmp_path_factory):
     return run
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
-    """Debian's Chromium."""
+    """Debian's Chromium; closed with the file: two of Playwright's loops in one process are one too many."""
     names = ("chromium", "chromium-browser", "google-chrome")
     found = next((path for name in names if (path := shutil.which(name))), None)
     if found is None:
