@@ -78,6 +78,8 @@ def test_both_ways_say_the_same_to_the_bit(seed: int) -> None:
 
 def test_a_guess_that_is_no_problem_any_more_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asked, "_latest", "gone")
-    body = json.dumps({"problem": "vm", "requests": [{"id": "a", "fields": {}}], "candidates": [{"name": "n"}]})
+    body = json.dumps(
+        {"problem": "vm", "requests": [{"id": "a", "fields": {}}], "candidates": [{"name": "n", "state": {}}]}
+    )
     assert asked.read(body.encode(), SETTINGS).call.problem == "vm"
     assert asked._latest == "vm"
