@@ -60,6 +60,12 @@ def test_no_mapped_stage_depends_on_another_problem():
             assert not [path for path in stages.code(stage, problem) if path.as_posix().startswith(others)]
 
 
+def test_what_dvc_does_not_keep_is_a_metric():
+    """DVC's run cache restores files of ``cache: false`` only where they are metrics; others make a stage run again."""
+    for stage in DOCUMENT["stages"].values():
+        assert all(isinstance(out, str) for out in stage["outs"]), stage["outs"]
+
+
 def test_the_constant_that_decides_violations_is_seen_by_every_stage_after_the_windows():
     for stage in stages.PER_PROBLEM:
         assert Path("sched_env/functions/tables.py") in stages.code(stage, "functions"), "SLO_FACTOR is in there"
