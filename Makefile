@@ -95,5 +95,6 @@ clean: ## remove all state of local runs (var/ and data/); asks before it delete
 		read -r answer && [ "$$answer" = yes ] || { echo "nothing was deleted"; exit 1; }; \
 	fi
 	rm -rf var
+	mkdir -p data
 	find data -type f -not -name .gitkeep -delete
 	find data -type d -empty -delete

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -92,6 +93,7 @@ def test_without_enough_calls_or_a_bound_that_shows_it_nothing_moves(second) -> 
     for _ in range(100):
         if log.exists():
             break
+        time.sleep(0.1)  # the service writes what it answered a moment later
     said = rollout.step("functions", second, dwell_s=0, needed=5)
     assert "that each arm needs" in said.said
     assert steps() == ["1%"]
