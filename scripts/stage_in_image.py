@@ -60,8 +60,8 @@ def main() -> int:
     made = [*store, "from", "--pull-never", "--isolation", "chroot", "localhost/train"]
     box = subprocess.run(made, check=True, capture_output=True, text=True, env=tools).stdout.strip()
     try:
-        run = [*store, "run", "--isolation", "chroot", "-v", f"{inside}:/work:rw", "--workingdir", "/work", box, "--"]
-        command = ["env", "DVC_SITE_CACHE_DIR=/tmp/dvc", "LOADMASTER_VAR=/work/var", "NUMBA_CACHE_DIR=/work/numba"]
+        run = [*store, "run", "--isolation", "chroot", "-v", f"{inside}:/stage:rw", "--workingdir", "/stage", box, "--"]
+        command = ["env", "DVC_SITE_CACHE_DIR=/tmp/dvc", "LOADMASTER_VAR=/stage/var", "NUMBA_CACHE_DIR=/stage/numba"]
         subprocess.run([*run, *command, "python", "-m", "dvc", "repro", "-q", "-s", STAGE], check=True, env=tools)
     finally:
         subprocess.run([*store, "rm", box], check=True, capture_output=True, env=tools)
