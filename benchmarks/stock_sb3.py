@@ -100,9 +100,9 @@ def write(document: dict[str, Any], out: Path) -> None:
         "`python benchmarks/stock_sb3.py`: PPO, A2C and DQN with SB3's default settings, `MultiInputPolicy`, "
         f"{STEPS:,} steps on `functions/tutorial`, observations on fixed scales that show which nodes are feasible "
         '(`NormalisedObservation(env, mask=True)`), `invalid_action="penalise"`, which costs 10. The mask was '
-        "added after a first look: without it, at a penalty of 1, PPO (seeds 0, 1: +16.9, +16.6) and DQN (seed 0: +20.2) "
-        "were above chance, and A2C (seed 0: -234.8, 25 infeasible choices an episode) far below; other seeds were not "
-        f"run so. Judged greedily on {len(document['rules'][CHANCE])} episodes of "
+        "added after a first look: without it, at a penalty of 1, PPO (seeds 0, 1: +16.9, +16.6) and DQN (seed 0: "
+        "+20.2) were above chance, and A2C (seed 0: -234.8, 25 infeasible choices an episode) far below; other seeds "
+        f"were not run so. Judged greedily on {len(document['rules'][CHANCE])} episodes of "
         f"{ARRIVALS} arrivals that no training has seen, paired with random feasible placement of the same arrivals.",
         "",
         f"Mean return: {', '.join(f'`{rule}` {mean:.2f}' for rule, mean in means.items())}.",
