@@ -209,7 +209,7 @@ def main() -> int:
     parser.add_argument("--first", nargs="+", default=list(RULES))
     parser.add_argument("--hours", type=float, default=24.0)
     parser.add_argument("--days", type=int, default=4, help="of the embedded sample")
-    parser.add_argument("--scrape", type=float, default=150.0, help="seconds between two scrapes of the sample")
+    parser.add_argument("--scrape", type=float, default=60.0, help="seconds between two scrapes of the sample")
     parser.add_argument("--problems", nargs="*", default=[], help="of the sample; left out: all")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--keep", type=Path, help="keep windows here, and take those that are here")

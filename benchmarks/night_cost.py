@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -80,11 +81,21 @@ def night(folder: Path, files: Path, first: int, last: int) -> dict[str, Any]:
     return result
 
 
+def make(work: Path, files: Path, days: int) -> None:
+    """Write the days of the sample as files."""
+    os.environ["LOADMASTER_VAR"] = str(work / "made")
+    ingest(IngestConfig(sample=SampleConfig(start=FIRST, days=days)), Range(), files)
+
+
 def measure(work: Path, days: int, month: int) -> dict[str, Any]:
     """Make the days, then the nights."""
     files, results = work / "files", {}
-    os.environ["LOADMASTER_VAR"] = str(work / "made")
-    ingest(IngestConfig(sample=SampleConfig(start=FIRST, days=max(days + 1, month))), Range(), files)
+    # In a process of its own: the peak of a child begins with the size of who started it.
+    maker = multiprocessing.get_context("spawn").Process(target=make, args=(work, files, max(days + 1, month)))
+    maker.start()
+    maker.join()
+    if maker.exitcode:
+        raise SystemExit("the days could not be made")
     # The last day of the night that is measured is the same one in both.
     night(work / "one", files, days - 1, days - 1)
     results["one day"] = night(work / "one", files, days, days)

@@ -3,8 +3,8 @@
 A pod's requests are dealt to it, and together they take what the pod was measured to use. The use of the nodes tells
 the rest, on the train windows. How much more or less a node uses than its pods: amounts are scaled until the means
 agree. And how peaks are seen: whether the k-th requests of a node's pods meet (``serial``) or those that
-overlap (``parallel``), each spread over the time that an exporter averages over. Of these ways the one is taken whose
-share of time above the threshold is nearest to the measured one.
+overlap (``parallel``), or what is used on average over some seconds; the longer, the lower are peaks. Of these ways the
+one is taken whose share of time above the threshold is nearest to the measured one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from pipeline.calibrate.shares import share_used
 from pipeline.contracts.calibration import Calibration, Value
 from pipeline.contracts.evaluation import Backtest, Promise
 from pipeline.datasets import Workload
-from pipeline.datasets.pods import AVERAGED, GAINS, Trace, by_own_use, load, scaled_demands, spread_out
-from pipeline.datasets.responses import share_above
+from pipeline.datasets.pods import AVERAGED, GAINS, PARTS, Trace, as_exported, load, scaled_demands
 from pipeline.errors import DataError
 from pipeline.statistics.estimators import Floats
 from sched_env import scenarios
@@ -35,11 +34,9 @@ from sched_env.recorded import AsRecorded
 from sched_env.rollout import Policy, run_episodes
 from wire.contracts.window import WINDOW_SECONDS
 
-WAYS: tuple[tuple[Literal["serial", "parallel"], float], ...] = (
-    ("serial", 0.0),
-    *(("parallel", seconds) for seconds in (0.0, 30.0, 60.0, 120.0, 300.0)),
-)
-"""How requests can meet: the way of counting, and the seconds over which use is averaged."""
+LEAST_S, MOST_S = WINDOW_SECONDS / PARTS, float(WINDOW_SECONDS)
+HALVINGS = 6
+"""Of the range of seconds that use may be averaged over: to 4 s."""
 NEEDED = "use of the nodes that hold pods (node-exporter)"
 UNITS = {"cpu": "cores", "mem": "gib"}
 
@@ -50,13 +47,21 @@ class Seen(NamedTuple):
     cpu: Floats
     mem: Floats
     above: Floats
-    """Share of the window in which cpu or memory was above the threshold, by mean and 95th percentile."""
+    """Share of the window in which cpu or memory was above the threshold (:func:`time_above`)."""
+
+
+class _Way(NamedTuple):
+    """How requests can meet, and how it compares."""
+
+    off: float
+    overrides: dict[str, Any]
+    values: list[Value]
 
 
 def seen(folder: Path, start: datetime, end: datetime, trace: Trace, threshold: float) -> Seen:
     """Lay the use of nodes beside the windows of a trace."""
     pods, nodes = trace
-    used = [f"{name}_used_{statistic}_{unit}" for name, unit in UNITS.items() for statistic in ("mean", "p95")]
+    used = [f"{name}_used_{statistic}_{unit}" for name, unit in UNITS.items() for statistic in ("mean", "p95", "max")]
     told = windows.frame_of(folder, "nodes", start, end, ["node", *used])
     several = len(set(nodes.domain.tolist())) > 1
     told["name"] = windows.spelled(told, "node", several)
@@ -67,15 +72,27 @@ def seen(folder: Path, start: datetime, end: datetime, trace: Trace, threshold: 
         table = told.pivot_table(index="elapsed", columns="name", values=column, aggfunc="last", dropna=False)
         return table.reindex(index=pods.window_s, columns=list(nodes.names)).to_numpy(np.float64)
 
-    cpu, cpu_p95, mem, mem_p95 = (laid(column) for column in used)
+    cpu, cpu_p95, cpu_most, mem, mem_p95, mem_most = (laid(column) for column in used)
     above = np.full(cpu.shape, np.nan)
-    known = (cpu > 0.0) & (mem > 0.0) & ~np.isnan(cpu_p95) & ~np.isnan(mem_p95)
-    size = {"cpu": np.broadcast_to(nodes.cpu, cpu.shape), "mem": np.broadcast_to(nodes.mem, cpu.shape)}
+    known = (cpu > 0.0) & (mem > 0.0) & ~np.isnan(cpu_p95 + cpu_most + mem_p95 + mem_most)
+    limits = {size: np.broadcast_to(threshold * getattr(nodes, size), cpu.shape)[known] for size in UNITS}
     above[known] = np.maximum(
-        share_above(cpu[known], cpu_p95[known], threshold * size["cpu"][known]),
-        share_above(mem[known], mem_p95[known], threshold * size["mem"][known]),
+        time_above(cpu[known], cpu_p95[known], cpu_most[known], limits["cpu"]),
+        time_above(mem[known], mem_p95[known], mem_most[known], limits["mem"]),
     )
     return Seen(np.where(known, cpu, np.nan), np.where(known, mem, np.nan), above)
+
+
+def time_above(mean: Floats, p95: Floats, largest: Floats, limit: Floats) -> Floats:
+    """Return the share of a window in which use was above a limit, from the three numbers that windows keep of it.
+
+    Use is taken to be spread evenly between the 95th percentile and the largest sample, and evenly below, as widely as
+    its mean asks for. Nothing goes beyond what was seen: nobody was above a limit that no sample reached.
+    """
+    upper = 0.05 * np.clip((largest - limit) / np.maximum(largest - p95, 1e-12), 0.0, 1.0)
+    rest = (mean - 0.05 * (p95 + largest) / 2.0) / 0.95
+    lower = 0.95 * np.clip((p95 - limit) / np.maximum(2.0 * (p95 - rest), 1e-12), 0.0, 1.0)
+    return upper + lower
 
 
 def played(scenario: scenarios.Scenario, trace: Trace) -> tuple[Floats, Floats]:
@@ -87,17 +104,19 @@ def fit(
     folder: Path, span: windows.Span, make_scenario: Callable[[Mapping[str, Any] | None], scenarios.Scenario]
 ) -> Calibration:
     """Scale the amounts and choose how requests meet, on the train windows; what is set by hand stays."""
-    trace, begin, end = by_own_use(load(folder, span.start, span.end)), span.start.isoformat(), span.end.isoformat()
+    trace, begin, end = load(folder, span.start, span.end), span.start.isoformat(), span.end.isoformat()
     threshold = cast(DeployScenario, make_scenario(None)).threshold
     measured = seen(folder, span.start, span.end, trace, threshold)
     times = pd.Series(pd.Timestamp(span.start) + pd.to_timedelta(trace[0].window_s, unit="s")).repeat(len(trace[1]))
-    best: tuple[float, dict[str, Any], list[Value]] | None = None
-    for mode, seconds in WAYS:
+    ways: list[_Way] = []
+
+    def tried(mode: Literal["serial", "parallel"], seconds: float) -> float:
+        """Try a way; returns by how much it is more often above the threshold than was measured."""
         scenario = cast(DeployScenario, make_scenario({"arrival": mode}))
-        if scenario.arrival != mode:
-            continue
-        spread = spread_out(trace, seconds)
-        nodes, _ = played(scenario, spread)
+        if scenario.arrival != mode:  # set by hand
+            return 0.0
+        exported = as_exported(trace, seconds)
+        nodes, _ = played(scenario, exported)
         there = ~np.isnan(measured.above) & (nodes[:, :, PODS] > 0.0)
         values = [
             share_used(name, unit, nodes[:, :, column][there], use[there], times[there.ravel()], NEEDED)
@@ -105,18 +124,27 @@ def fit(
                 (GAINS["cpu"], "cores a core of its pods", CPU_MEAN, measured.cpu),
                 (GAINS["mem"], "GiB a GiB of its pods", MEM_MEAN, measured.mem),
             )
-        ]  # fmt: skip
+        ]
         if not there.any():
-            averaged = Value(AVERAGED, "s", 0.0, None, None, 0, "assumed", NEEDED)
-            return Calibration("pods", begin, end, {}, [*values, averaged], {})
-        _, books = played(scenario, scaled_demands(spread, values))
-        off = abs(_above(books, there) - float(measured.above[there].mean()))
-        if best is None or off < best[0]:
-            averaged = Value(AVERAGED, "s", seconds, None, None, int(there.sum()), "estimated")
-            best = off, {"arrival": mode}, [*values, averaged]
-    if best is None:
+            ways.append(_Way(0.0, {}, [*values, Value(AVERAGED, "s", 0.0, None, None, 0, "assumed", NEEDED)]))
+            return 0.0
+        _, books = played(scenario, scaled_demands(exported, values))
+        off = _above(books, there) - float(measured.above[there].mean())
+        averaged = Value(AVERAGED, "s", seconds, None, None, int(there.sum()), "estimated")
+        ways.append(_Way(off, {"arrival": mode}, [*values, averaged]))
+        return off
+
+    tried("serial", 0.0)
+    tried("parallel", 0.0)
+    low, high = LEAST_S, MOST_S
+    if tried("parallel", low) > 0.0 > tried("parallel", high):
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2.0
+            low, high = (middle, high) if tried("parallel", middle) > 0.0 else (low, middle)
+    if not ways:
         raise DataError(f"arrival is {cast(DeployScenario, make_scenario(None)).arrival}", "serial or parallel")
-    return Calibration("pods", begin, end, best[1], best[2], {})
+    best = min(ways, key=lambda way: abs(way.off))
+    return Calibration("pods", begin, end, best.overrides, best.values, {})
 
 
 def _above(books: Floats, there: NDArray[np.bool_]) -> float:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import date, timedelta
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,13 +30,14 @@ if TYPE_CHECKING:
 
 FILE = "part-0.parquet"
 SECOND_US = 1_000_000
-STAGE = "clean"
+STAGE, NEAR = "clean", "clean-near"
 CODE = ("pipeline.clean.command",)
 """A change of any module that this one imports makes every day anew."""
 STRAY_DAYS = 7
 STRAY_SHARE = 1e-3
 """Days this far from all others with less than this share of the rows are no days: a clock was wrong."""
 _ACCOUNT = "account.json"
+_NEAR = "rows.json"
 
 
 def clean(
@@ -53,7 +55,8 @@ def clean(
     price_file = raw / prices.FILE
     price_list = prices.read_prices(price_file) if price_file.exists() else {}
     sources = {day: _raw_day(raw, day, strays if day == days[0] else ()) for day in days}
-    folders = {day: _place(source, config, price_list) for day, source in sources.items()}
+    digest = cache(kept.digest_of)  # a file is a neighbour of two days too
+    folders = {day: _place(source, config, price_list, digest) for day, source in sources.items()}
     todo = [source for day, source in sources.items() if not kept.there(folders[day])]
     with Progress("clean", len(days), "day", len(days) - len(todo)) as progress:
         if todo:
@@ -68,7 +71,8 @@ def clean(
             kept.link_folder(folder / name, target)
             for older in {file.name for file in target.iterdir()} - {file.name for file in (folder / name).iterdir()}:
                 (target / older).unlink()
-    kept.forget(STAGE)
+    for stage in (STAGE, NEAR):
+        kept.forget(stage)
     return total(accounts)
 
 
@@ -190,17 +194,30 @@ def _check_schema(path: Path, table: str) -> None:
             raise ContractError(f"{path}: column {column.name} is {kind}", str(column.type))
 
 
-def _place(source: RawDay, config: CleanConfig, price_list: dict[str, float]) -> Path:
+def _place(
+    source: RawDay, config: CleanConfig, price_list: dict[str, float], digest: Callable[[Path], str] = kept.digest_of
+) -> Path:
     """Name the folder of a day after everything its result depends on."""
     files = [
-        f"{table}:{kept.digest_of(file)}"
+        f"{table}:{digest(file)}"
         for table in sorted(source.files)
         for file in source.files[table]
     ]  # fmt: skip
-    near = _digest_of_rows(source.near, source.span_us, config.margin_seconds)
+    near = _near(source, config.margin_seconds, digest)
     return kept.place(
         STAGE, source.day.isoformat(), CODE, source.day, sorted(files), near, config.decisive(), price_list
     )
+
+
+def _near(source: RawDay, margin_s: int, digest: Callable[[Path], str]) -> list[str]:
+    """Name what a day sees of its neighbours, remembered by their files: days that are kept are not read again."""
+    files = sorted(map(digest, source.near))
+    folder = kept.place(NEAR, source.day.isoformat(), CODE, files, source.span_us, margin_s)
+    if not kept.there(folder):
+        found = _digest_of_rows(source.near, source.span_us, margin_s)
+        with kept.made(folder) as unfinished:
+            (unfinished / _NEAR).write_bytes(msgspec.json.encode(found))
+    return msgspec.json.decode((folder / _NEAR).read_bytes(), type=list[str])
 
 
 def _digest_of_rows(files: list[Path], span_us: tuple[int, int], margin_s: int) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -25,7 +26,13 @@ from wire.contracts import decode
 from wire.contracts.feature_spec import ProblemName
 from wire.errors import ConfigError, legal
 
+log = logging.getLogger(__name__)
+
 Split = Literal["train", "validation", "test"]
+FEWEST_STARTS, SHORTEST_HORIZON = 16, 16
+"""Start points that each split should have, and the decisions below which an episode says nothing."""
+PLENTY = 8
+"""Episodes that a split must hold, one after another, for nobody to doubt that it has starts."""
 
 MODULES: dict[str, str] = {
     "vm": "pipeline.datasets.vm",
@@ -92,20 +99,25 @@ class Workload(NamedTuple):
     """First window, RFC 3339."""
     end: str
     """End, exclusive."""
+    wanted_horizon: int = 0
+    """What was asked for, where the windows may have been too short for it; 0: the scenario's own."""
 
     def scaled(self, load: float) -> Workload:
         """Return the same workload with arrivals ``load`` times as dense."""
         return self if load == 1.0 else self._replace(trace=get(self.problem).scaled(self.trace, load))
 
     def starts(self, count: int) -> Rows:
-        """Spread start rows evenly over the split, so that every episode has its full length."""
+        """Spread start rows evenly over the split, so that every episode has its full length; all, where few are."""
         rows = get(self.problem).starts(self.trace, self.scenario)
-        if rows.size <= count:
+        if not rows.size:
             raise ConfigError(
-                f"the {self.problem} windows from {self.start} to {self.end} give {rows.size} start points",
-                f"more than {count}",
-                "take more days of data, fewer traces or shorter episodes",
+                f"the {self.problem} windows from {self.start} to {self.end} give no start point",
+                "at least one",
+                "take more days of data or shorter episodes",
             )
+        if rows.size <= count:  # the gate says of too few that they prove nothing
+            log.warning("%s: %d start points from %s to %s, %d wanted", self.problem, rows.size, *self[3:5], count)
+            return rows
         return rows[np.linspace(0, rows.size - 1, count).astype(np.int64)]
 
     def blocks(self, starts: Rows, block_seconds: float) -> NDArray[np.int64]:
@@ -165,10 +177,36 @@ def workload(
     trace = get(problem).load(folder, chosen.start, chosen.end)
     believe = get(problem).believed
     final = apply(trace, problem, found)
+    scenario = config.load({**(found.overrides if found else {}), **brought(trace, problem)})
+    if config.horizon:
+        spans = [getattr(parts, name) for name in ("train", "validation", "test")]
+        scenario = _short_enough(problem, scenario, [get(problem).load(folder, one.start, one.end) for one in spans])
     return Workload(
         problem=problem,
-        scenario=config.load({**(found.overrides if found else {}), **brought(trace, problem)}),
+        scenario=scenario,
         trace=believe(final, paths.MODELS / problem) if believe else final,
         start=chosen.start.isoformat(),
         end=chosen.end.isoformat(),
+        wanted_horizon=config.horizon,
     )
+
+
+def _short_enough(problem: str, scenario: scenarios.Scenario, splits: list[Any]) -> scenarios.Scenario:
+    """Halve the horizon until every split has some starts: a first look at three quiet days must not end in an error.
+
+    The same in all splits, whichever is asked for. The gate leaves the verdict open then.
+    """
+    asked = scenario
+    if all(len(trace[0] if isinstance(trace, tuple) else trace) > PLENTY * asked.horizon for trace in splits):
+        return asked  # to count the starts of so many costs more than to load them
+    while min(get(problem).starts(trace, scenario).size for trace in splits) < FEWEST_STARTS:
+        if scenario.horizon // 2 < SHORTEST_HORIZON:
+            return asked  # too little of anything: whoever asks for starts is told
+        scenario = scenarios.load(scenario, {"horizon": scenario.horizon // 2})
+    if scenario is not asked:
+        log.warning(
+            "%s: episodes of %d decisions instead of %d, because a split of the windows is short: the best rule of "
+            "short episodes may not be that of long ones (docs/results/horizon.md)",
+            problem, scenario.horizon, asked.horizon,
+        )  # fmt: skip
+    return scenario

@@ -294,7 +294,9 @@ def _count(tally: Tally, jobs: pd.DataFrame, cards: pd.DataFrame, nodes: pd.Data
     tally.add("model", some)
     tally.add("length", (asked["epochs"] > 0).to_numpy(), asked["run_s"].notna().to_numpy())
     seen = jobs[(jobs["epochs"] > 0) & jobs["run_s"].notna()]["function"]
-    tally.add("run time of an epoch", np.zeros(len(asked), bool), asked["function"].isin(set(seen)).to_numpy())
+    # A job without epochs has iterations of a second, as many as it took: their time is as good as its length.
+    timed = asked["function"].isin(set(seen)) | (~(asked["epochs"] > 0) & asked["run_s"].notna())
+    tally.add("run time of an epoch", np.zeros(len(asked), bool), timed.to_numpy())
     tally.add("GPU memory", (asked["gpu_mem_gib"] > 0).to_numpy(), some)
     tally.add("data", asked["data_gb"].notna().to_numpy())
     tally.add("recorded card", np.zeros(len(jobs), bool), placed)

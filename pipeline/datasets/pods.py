@@ -25,6 +25,8 @@ from wire.contracts.window import WINDOW_SECONDS
 _SIZES = ["cpu_request_cores", "mem_request_gib"]
 _USED = ["cpu_used_mean_cores", "mem_used_mean_gib"]
 AVERAGED = "averaged_over_s"
+PARTS = 5
+"""Of a window, in each of which a pod asks once where use is averaged: what a scrape a minute tells."""
 MOST_FACTOR = 50.0
 """A pod that used so many times what its requests are said to take did something else."""
 GAINS = {"cpu": "used_share_of_demanded_cores", "mem": "used_share_of_demanded_gib"}
@@ -171,9 +173,65 @@ def scaled(trace: Trace, load: float) -> Trace:
 
 
 def calibrated(trace: Trace, found: Calibration) -> Trace:
-    """Let requests take what was found to be used, spread over the time that use is averaged over."""
+    """Let requests take what was found to be used, averaged over the time that use is averaged over."""
     told = {value.name: value.value for value in found.values if value.origin != "assumed"}
-    return scaled_demands(spread_out(by_own_use(trace), told[AVERAGED]), found.values) if AVERAGED in told else trace
+    return scaled_demands(as_exported(trace, told[AVERAGED]), found.values) if AVERAGED in told else trace
+
+
+def as_exported(trace: Trace, seconds: float) -> Trace:
+    """Let pods ask as an exporter sees them: means over so many seconds, all over a window what the pod used in it.
+
+    Zero leaves requests as they are, each scaled to what its pod used. Otherwise a pod asks once in each of
+    :data:`PARTS`, and the shape of its window is that of the requests in it, those that began earlier and last
+    included; a pod that used something without any used it evenly.
+    """
+    if seconds <= 0.0:
+        return by_own_use(trace)
+    pods, nodes = trace
+    rows, length = pods.pod.size, WINDOW_SECONDS / PARTS
+    amounts = {}
+    for name in GAINS:
+        shape, used = _averaged(pods, getattr(pods, name), seconds), getattr(pods, f"{name}_used")
+        mean = shape.mean(axis=1)
+        factor = np.divide(used, mean, out=np.ones(rows), where=(mean > 0.0) & (used > 0.0))
+        shape *= np.clip(factor, 1.0 / MOST_FACTOR, MOST_FACTOR)[:, None]
+        amounts[name] = np.where((mean > 0.0)[:, None], shape, used[:, None]).ravel()
+    return dataclasses.replace(
+        pods,
+        row_requests=np.arange(rows + 1, dtype=np.int64) * PARTS,
+        arrival_offset_s=np.tile(np.arange(PARTS) * length, rows),
+        duration_s=np.full(rows * PARTS, length),
+        cpu=amounts["cpu"],
+        mem=amounts["mem"],
+    ), nodes
+
+
+def _averaged(pods: PodTrace, amount: NDArray[np.float64], seconds: float) -> NDArray[np.float64]:
+    """Return means over so many seconds, around the middle of each part, of what the requests of each row take."""
+    middle = (np.arange(PARTS) + 0.5) * (WINDOW_SECONDS / PARTS)
+    first = np.clip(middle - seconds / 2.0, 0.0, WINDOW_SECONDS - seconds)
+    row = np.repeat(np.arange(pods.pod.size), np.diff(pods.row_requests))
+    begins, ends = pods.arrival_offset_s, pods.arrival_offset_s + pods.duration_s
+    shape = np.zeros((pods.pod.size, PARTS))
+    following = _following(pods)
+    while row.size:
+        for part in range(PARTS):
+            inside = np.minimum(ends, first[part] + seconds) - np.maximum(begins, first[part])
+            shape[:, part] += np.bincount(row, amount * np.maximum(inside, 0.0), pods.pod.size)
+        lasting = (ends > WINDOW_SECONDS) & (following[row] >= 0)  # what is left of it falls into the next window
+        row, amount = following[row[lasting]], amount[lasting]
+        begins, ends = begins[lasting] - WINDOW_SECONDS, ends[lasting] - WINDOW_SECONDS
+    return shape / seconds
+
+
+def _following(pods: PodTrace) -> NDArray[np.int64]:
+    """Return the row of the same pod in the window right after, or -1."""
+    window = np.repeat(pods.window_s, np.diff(pods.window_rows))
+    order = np.lexsort((window, pods.pod))
+    same = (pods.pod[order[1:]] == pods.pod[order[:-1]]) & (np.diff(window[order]) == WINDOW_SECONDS)
+    found = np.full(pods.pod.size, -1)
+    found[order[:-1][same]] = order[1:][same]
+    return found
 
 
 def by_own_use(trace: Trace) -> Trace:
@@ -197,19 +255,6 @@ def scaled_demands(trace: Trace, values: list[Value]) -> Trace:
     gains = {value.name: value.value for value in values}
     amounts = {name: getattr(pods, name) * gains.get(gain, 1.0) for name, gain in GAINS.items()}
     return dataclasses.replace(pods, **amounts), nodes
-
-
-def spread_out(trace: Trace, seconds: float) -> Trace:
-    """Spread what a request takes over so many seconds around it, if it is shorter: as an exporter sees it."""
-    pods, nodes = trace
-    length = np.minimum(np.maximum(pods.duration_s, seconds), np.maximum(pods.duration_s, float(WINDOW_SECONDS)))
-    latest = WINDOW_SECONDS - np.minimum(length, WINDOW_SECONDS)
-    arrival = np.clip(pods.arrival_offset_s - (length - pods.duration_s) / 2.0, 0.0, latest)
-    arrival = np.where(length > pods.duration_s, arrival, pods.arrival_offset_s)
-    share = np.divide(pods.duration_s, length, out=np.ones_like(length), where=length > 0.0)
-    return dataclasses.replace(
-        pods, arrival_offset_s=arrival, duration_s=length, cpu=pods.cpu * share, mem=pods.mem * share
-    ), nodes
 
 
 DATASET = Dataset(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -119,22 +121,30 @@ def _load(folder: Path, start: datetime, end: datetime, tally: Tally) -> Trace:
     _count(tally, tasks.loc[asked.index], nodes, priced)
     free = _free(folder, start, end, clusters, nodes)
     running = tasks[tasks["home"] >= 0].sort_values("begin", kind="stable")
+    there, own = running[["home", "finish", "cpu", "mem"]].to_numpy(np.float64), running.index.to_numpy()
+    begin = running["begin"].to_numpy(np.float64)
     dags: list[Dag] = []
     began: list[float] = []
     starts: list[Floats] = []
     functions: list[tuple[str, ...]] = []
-    for (_, cluster, workflow), rows in tasks.loc[asked.index].groupby(_EXECUTION, sort=True):
-        now = float(rows["began"].iloc[0])
-        dag = _dag(f"{cluster}/{workflow}", rows, folder)
+    # Column by column and not frame by frame: there are thousands of executions.
+    mine = tasks.loc[asked.index]
+    index, names = mine.index.to_numpy(), mine["function"].fillna("").to_numpy()
+    columns = {name: mine[name].to_numpy() for name in mine.columns}
+    groups: dict[Any, NDArray[np.int64]] = mine.groupby(_EXECUTION).indices  # type: ignore[assignment]
+    for (_, cluster, workflow), rows in sorted(groups.items()):
+        now = float(columns["began"][rows[0]])
+        dag = _dag(f"{cluster}/{workflow}", {name: values[rows] for name, values in columns.items()}, folder)
         room = free[min(int(now // WINDOW_SECONDS), len(free) - 1)].copy()
         room[nodes.domain != clusters.index(cluster)] = 0.0
-        beside = running[(running["begin"] <= now) & (running["finish"] > now) & ~running.index.isin(rows.index)]
-        there = np.column_stack([beside["home"], beside["finish"] - now, beside["cpu"], beside["mem"]])
-        around = Surroundings(_with_room(dag, room, nodes, clusters.index(cluster)), there)
+        before = int(np.searchsorted(begin, now, side="right"))
+        beside = there[:before][(there[:before, 1] > now) & ~np.isin(own[:before], index[rows])]
+        beside[:, 1] -= now
+        around = Surroundings(_with_room(dag, room, nodes, clusters.index(cluster)), beside)
         dags.append(dataclasses.replace(dag, around=around))
         began.append(now)
-        starts.append(rows["start_s"].to_numpy(np.float64))
-        functions.append(tuple(rows["function"].fillna("")))
+        starts.append(columns["start_s"][rows].astype(np.float64))
+        functions.append(tuple(names[rows]))
     return Executions.of(dags, began, starts, functions, types), nodes
 
 
@@ -148,11 +158,10 @@ def _tasks(folder: Path, start: datetime, end: datetime) -> pd.DataFrame:
     rows["cpu"] = rows["cpu_cores"].where(rows["cpu_cores"] > 0, ASSUMED_CORES).astype(float)
     rows["mem"] = rows["mem_gib"].where(rows["mem_gib"] > 0, ASSUMED_GIB).astype(float)
     rows["told"] = rows["start_s"].notna()
-    guessed = [
-        _earliest(group) if group["start_s"].isna().any() else group["start_s"] for _, group in rows.groupby(_EXECUTION)
-    ]
-    assumed = pd.concat(guessed) if guessed else rows["start_s"]
-    rows["begin"] = rows["began"] + rows["start_s"].fillna(assumed).astype(float)
+    untold = rows[(~rows["told"]).groupby([rows[name] for name in _EXECUTION]).transform("any")]
+    guessed = [_earliest(group) for _, group in untold.groupby(_EXECUTION)]
+    started = rows["start_s"].fillna(pd.concat(guessed)) if guessed else rows["start_s"]
+    rows["begin"] = rows["began"] + started.astype(float)
     rows["finish"] = rows["begin"] + rows["runtime_s"]
     return rows
 
@@ -177,7 +186,7 @@ def _earliest(rows: pd.DataFrame) -> pd.Series[float]:
     return rows["task"].map(begin).fillna(0.0)
 
 
-def _dag(name: str, tasks: pd.DataFrame, folder: Path) -> Dag:
+def _dag(name: str, tasks: Mapping[str, NDArray[Any]], folder: Path) -> Dag:
     at = {task: position for position, task in enumerate(tasks["task"])}
     edges: list[tuple[int, int]] = []
     moved: list[float] = []
@@ -195,13 +204,13 @@ def _dag(name: str, tasks: pd.DataFrame, folder: Path) -> Dag:
     try:
         return Dag(
             name=name,
-            runtime_s=tasks["runtime_s"].to_numpy(np.float64),
-            cpu=tasks["cpu"].to_numpy(np.float64),
-            mem=np.maximum(tasks["mem"].to_numpy(np.float64), 1.0 / 1024.0),
+            runtime_s=tasks["runtime_s"].astype(np.float64),
+            cpu=tasks["cpu"].astype(np.float64),
+            mem=np.maximum(tasks["mem"].astype(np.float64), 1.0 / 1024.0),
             edges=np.array(edges, np.int64).reshape(-1, 2),
             edge_mb=np.array(moved),
-            input_mb=np.nan_to_num(tasks["input_mb"].to_numpy(np.float64)),
-            node=tasks["home"].to_numpy(np.int64),
+            input_mb=np.nan_to_num(tasks["input_mb"].astype(np.float64)),
+            node=tasks["home"].astype(np.int64),
         )
     except TraceError as error:
         raise DataError(

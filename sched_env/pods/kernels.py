@@ -163,7 +163,7 @@ def next_offer(
     offered = state.cursor[b, MOVES_LEFT] > 0 and pick(cluster, rules, state, b, False)
     while ended == RUNNING and not offered:
         window = state.cursor[b, WINDOW] + 1
-        enter(cluster, rules, state, scratch, b, window, False)
+        enter(cluster, rules, state, scratch, b, window, False, False)
         reward += count_window(cluster, rules, state, b)
         if state.cursor[b, WINDOWS] >= rules.episode_windows:
             ended = HORIZON
@@ -197,7 +197,7 @@ def begin(arguments: Any, out: Buffers, b: int, start: int, _fresh: bool) -> boo
     window = cluster.next_stress[start]
     if window == NONE:
         window = cluster.next_stress[min(rules.start_min, cluster.next_stress.size - 1)]
-    enter(cluster, rules, state, scratch, b, window, True)
+    enter(cluster, rules, state, scratch, b, window, True, False)
     state.totals[b, DISPLACED] = 0.0
     pick(cluster, rules, state, b, False)
     observe(cluster, rules, state, out, b)
@@ -245,7 +245,7 @@ def survey(cluster: Cluster, rules: Rules, state: State, scratch: Scratch) -> No
     """Find the windows that begin with a decision, pods being where the trace has them."""
     following = NONE
     for window in range(cluster.window_rows.size - 3, -1, -1):  # in the last there is nothing left to decide
-        enter(cluster, rules, state, scratch, 0, window, True)
+        enter(cluster, rules, state, scratch, 0, window, True, False)
         if pick(cluster, rules, state, 0, False):
             following = window
         cluster.next_stress[window] = following
@@ -255,7 +255,7 @@ def survey(cluster: Cluster, rules: Rules, state: State, scratch: Scratch) -> No
 def look(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, nodes: Any, books: Any) -> None:
     """Write how every window goes with pods where the trace has them: rows as ``State.nodes`` and ``State.books``."""
     for window in range(cluster.window_rows.size - 1):
-        enter(cluster, rules, state, scratch, 0, window, True)
+        enter(cluster, rules, state, scratch, 0, window, True, True)
         for n in range(nodes.shape[1]):
             for column in range(nodes.shape[2]):
                 nodes[window, n, column] = state.nodes[0, n, column]

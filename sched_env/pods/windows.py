@@ -110,11 +110,15 @@ def place_before(cluster: Cluster, state: State, b: int, r: int, window: int, an
 
 
 @part
-def admit(cluster: Cluster, rules: Rules, state: State, b: int, r: int, window: int, anew: bool) -> int:
-    """Let the pod of row r in where the trace has it, or where there is most room; returns 1 if there is none."""
+def admit(cluster: Cluster, rules: Rules, state: State, b: int, r: int, window: int, anew: bool, recorded: bool) -> int:
+    """Let the pod of row r in where the trace has it, or where there is most room; returns 1 if there is none.
+
+    As ``recorded`` a node has all whom the trace has there, also more than fit: those who left it within the window
+    made room for others.
+    """
     stayed = place_before(cluster, state, b, r, window, anew) != NONE
     n = NONE if stayed else cluster.pods[r, NODE]
-    if n == NONE or not takes(cluster, rules, state, b, n, r):
+    if n == NONE or not (recorded or takes(cluster, rules, state, b, n, r)):
         belongs = stayed or n != NONE
         n = roomiest(cluster, rules, state, b, r)
         if belongs and n != NONE:
@@ -124,10 +128,12 @@ def admit(cluster: Cluster, rules: Rules, state: State, b: int, r: int, window: 
 
 
 @part
-def enter(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int, window: int, anew: bool) -> None:
+def enter(
+    cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int, window: int, anew: bool, recorded: bool
+) -> None:
     """Replay a window: pods that stay, those that come, and what all of them do to their nodes.
 
-    With ``anew`` nobody was there before: all pods are where the trace has them.
+    With ``anew`` nobody was there before: all pods are where the trace has them, if they fit; as ``recorded`` anyway.
     """
     first, stop = cluster.window_rows[window], cluster.window_rows[window + 1]
     state.cursor[b, WINDOW], state.cursor[b, ROW], state.cursor[b, HOT] = window, 0, NONE
@@ -149,7 +155,7 @@ def enter(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int
     if newcomers > 0:
         for r in range(first, stop):
             if state.place[b, window & 1, r - first] == AWAITED:
-                outside += admit(cluster, rules, state, b, r, window, anew)
+                outside += admit(cluster, rules, state, b, r, window, anew, recorded)
     state.cursor[b, OUTSIDE] = outside
     for n in range(cluster.nodes.shape[0]):
         work_out(cluster, rules, state, scratch, b, n)

@@ -8,6 +8,7 @@ import pytest
 from pipeline import windows
 from pipeline.datasets import pods
 from sched_env import scenarios
+from sched_env.pods.tables import PodTrace
 from sched_env.vector import make_vec
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
@@ -75,3 +76,53 @@ def test_episodes_start_at_windows_with_something_to_decide(loaded, folder, at):
     assert rows.size
     assert pods.times_s(trace, rows).max() <= 1500 - 2 * 300
     assert pods.scaled(trace, 2.0)[0].cpu.tolist() == [2 * cpu for cpu in trace[0].cpu]
+
+
+def _trace(requests, used, windows=2):
+    """One pod in each window with its requests (window, offset, duration, cpu) and what it used."""
+    rows = sorted(requests)
+    counts = np.bincount([row[0] for row in rows], minlength=windows)
+    return PodTrace(
+        window_s=300.0 * np.arange(windows),
+        window_rows=np.arange(windows + 1),
+        pod=np.zeros(windows, np.int32),
+        node=np.zeros(windows, np.int32),
+        cpu_request=np.ones(windows),
+        mem_request=np.ones(windows),
+        cpu_used=np.array(used, float),
+        mem_used=np.array(used, float),
+        row_requests=np.concatenate([[0], np.cumsum(counts)]),
+        arrival_offset_s=np.array([row[1] for row in rows], float),
+        duration_s=np.array([row[2] for row in rows], float),
+        cpu=np.array([row[3] for row in rows], float),
+        mem=np.array([row[3] for row in rows], float),
+        pod_names=("p",),
+    )
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0, 137.0, 300.0])
+def test_as_exported_a_window_holds_what_the_pod_used_in_it(seconds):
+    trace = _trace([(0, 10.0, 20.0, 2.0), (0, 100.0, 5.0, 1.0), (1, 30.0, 40.0, 1.0)], [0.7, 0.2])
+    found, _ = pods.as_exported((trace, None), seconds)
+    inside = np.minimum(found.duration_s, 300.0 - found.arrival_offset_s) / 300.0
+    row = np.repeat(np.arange(2), np.diff(found.row_requests))
+    assert np.bincount(row, found.cpu * inside) == pytest.approx([0.7, 0.2])
+
+
+def test_averages_over_the_whole_window_are_flat_and_over_a_minute_have_its_peak():
+    trace = _trace([(0, 65.0, 50.0, 3.0)], [0.5, 0.0])
+    flat, _ = pods.as_exported((trace, None), 300.0)
+    assert flat.cpu[:5].tolist() == pytest.approx([0.5] * 5)
+    peaked, _ = pods.as_exported((trace, None), 60.0)
+    assert peaked.cpu[:5].tolist() == pytest.approx([0.0, 2.5, 0.0, 0.0, 0.0])
+
+
+def test_a_request_that_lasts_is_in_the_next_window_too_and_not_all_of_the_use_of_its_own():
+    trace = _trace([(0, 0.0, 295.0, 1.0), (0, 295.0, 305.0, 1.0)], [0.6, 0.6])
+    found, _ = pods.as_exported((trace, None), 60.0)
+    assert found.cpu.tolist() == pytest.approx([0.6] * 10)
+
+
+def test_a_pod_that_used_something_without_a_request_used_it_evenly():
+    found, _ = pods.as_exported((_trace([], [0.4, 0.0]), None), 60.0)
+    assert found.cpu.tolist() == pytest.approx([0.4] * 5 + [0.0] * 5)
