@@ -24,7 +24,7 @@ import torch
 from sb3_contrib import MaskablePPO
 from torch import Tensor, nn
 
-from pipeline.policies import actor_critic, algorithms
+from pipeline.policies import actor_critic, algorithms, maskable_ppo
 from pipeline.policies.sb3 import Sb3VecEnv
 from pipeline.policies.scorer import CLIP, Scorer
 from sched_env.vector import make_vec
@@ -98,7 +98,7 @@ def model_of(scorer: str, batch: int, seed: int) -> MaskablePPO:
         "maskable_ppo", hidden=HIDDEN, epochs=EPOCHS, batch=batch, envs=ENVS, rollout_steps=ROLLOUT_STEPS
     )
     env = Sb3VecEnv(make_vec("functions/serverless", settings.envs, seed, copy=True, nodes=NODES), missing_rate=0.01)
-    model = algorithms.ALGORITHMS["maskable_ppo"].make(env, settings, seed, device="cpu")
+    model = maskable_ppo.make(env, settings, seed, device="cpu")
     assert isinstance(model, MaskablePPO)
     return model
 

@@ -19,6 +19,8 @@ POLICIES = DATA / "policies"
 BUNDLES = DATA / "bundles"
 EVALUATION = DATA / "evaluation"
 GATE = DATA / "gate"
+REPORT_JSON, REPORT_MARKDOWN, REPORT_HTML = "report.json", "report.md", "report.html"
+"""Of the gate, below ``<problem>``."""
 METRICS = DATA / "metrics"
 
 

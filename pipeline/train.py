@@ -30,10 +30,11 @@ from pipeline import paths
 from pipeline.datasets import code_of, workload
 from pipeline.files import replaced_folder, write_atomic
 from pipeline.policies import algorithms
+from pipeline.policies.checkpoint import Row, Trained
 from pipeline.policies.onnx_graph import to_onnx
 from pipeline.policies.scorer import Scorer, TorchPolicy
-from pipeline.policies.settings import Settings
-from pipeline.policies.training import Row, Trained, train
+from pipeline.policies.settings import Common
+from pipeline.policies.training import train
 from pipeline.settings import load, var
 from sched_env import problems, scenarios
 from sched_env.rollout import parse_overrides, run_episodes
@@ -55,6 +56,7 @@ class TrainConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     validation_traces: int
     """Start points of the validation windows that choose among checkpoints, and among seeds at export."""
+    expert: dict[str, Any] = {}
     maskable_ppo: dict[str, Any] = {}
     ppo: dict[str, Any] = {}
     a2c: dict[str, Any] = {}
@@ -124,7 +126,7 @@ def _judge(scenario: scenarios.Scenario, trace: Any, **episodes: Any) -> Callabl
     return judge
 
 
-def scratch_folder(task: Task, algorithm: str, seed: int, settings: Settings) -> Path:
+def scratch_folder(task: Task, algorithm: str, seed: int, settings: Common) -> Path:
     """Name the place of the checkpoint by everything the training depends on; other data or code, another folder."""
     code = closure.fingerprint(__name__, *code_of(task.problem))
     digest = hashlib.sha256(repr((settings, task.identity, code)).encode())
@@ -134,7 +136,7 @@ def scratch_folder(task: Task, algorithm: str, seed: int, settings: Settings) ->
 def learn(
     task: Task,
     algorithm: str,
-    settings: Settings,
+    settings: Common,
     seed: int,
     scratch: Path,
     *,

@@ -21,8 +21,8 @@ import yaml
 
 from pipeline.files import write_atomic
 from pipeline.policies import algorithms
+from pipeline.policies.checkpoint import Row
 from pipeline.policies.settings import ALIASES
-from pipeline.policies.training import Row
 from pipeline.settings import var
 from pipeline.train import chosen, learn, task_options
 from wire.command import Verb, seed_option

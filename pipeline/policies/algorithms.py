@@ -8,20 +8,30 @@ from typing import Any, NamedTuple
 
 from stable_baselines3.common.base_class import BaseAlgorithm
 
-from pipeline.policies import a2c, dqn, maskable_ppo, ppo, qmix, sac
-from pipeline.policies.settings import WORDS, Settings, merge, read
+from pipeline.policies import a2c, dqn, expert, maskable_ppo, ppo, qmix, sac
+from pipeline.policies.checkpoint import Trained
+from pipeline.policies.settings import WORDS, Common, Settings, merge, read
 from wire.errors import ConfigError, legal
 
 
 class Algorithm(NamedTuple):
-    """How an algorithm is made from its settings."""
+    """How an algorithm of SB3's is made from its settings."""
 
     settings: type[Settings]
     make: Callable[..., BaseAlgorithm]
     """(environments, settings, seed, ...) -> SB3's model with a ``policy.scorer``."""
 
 
-ALGORITHMS = {
+class Learner(NamedTuple):
+    """One that is not SB3's, with a loop of its own."""
+
+    settings: type[Common]
+    train: Callable[..., Trained]
+    """Takes what :func:`pipeline.policies.training.train` does."""
+
+
+ALGORITHMS: dict[str, Algorithm | Learner] = {
+    "expert": Learner(expert.ExpertSettings, expert.train),
     "maskable_ppo": Algorithm(ppo.PpoSettings, maskable_ppo.make),
     "ppo": Algorithm(ppo.PpoSettings, ppo.make),
     "a2c": Algorithm(a2c.A2cSettings, a2c.make),
@@ -33,7 +43,7 @@ ALGORITHMS = {
 FOLDER = Path(__file__).parent
 
 
-def settings(algorithm: str, *changes: tuple[str, Mapping[str, Any]], **named: Any) -> Settings:
+def settings(algorithm: str, *changes: tuple[str, Mapping[str, Any]], **named: Any) -> Any:
     """Return an algorithm's settings: its file, then changes as (where they come from, values), then the named ones.
 
     Args:

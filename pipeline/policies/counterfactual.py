@@ -6,13 +6,17 @@ future. The difference of their returns from the mean of the state is an unbiase
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from sched_env import heuristics, planning
 from sched_env.vector import PlacementVectorEnv
+
+COPIES = 2048
+"""Copies that run side by side: enough to hide Python's overhead, few enough to stay in cache."""
 
 
 class Visited(NamedTuple):
@@ -24,26 +28,79 @@ class Visited(NamedTuple):
     """[S, R]"""
     mask: NDArray[np.bool_]
     """[S, C]"""
-    advantages: NDArray[np.float64]
+    advantages: NDArray[np.float32]
     """[S, C]: return of K decisions less the mean over the feasible candidates; 0 where infeasible."""
 
+    @property
+    def nbytes(self) -> int:
+        """Memory they take."""
+        return sum(array.nbytes for array in self)
 
-def advantages(env: PlacementVectorEnv, rule: str, decisions: int, seed: int = 0) -> Visited:
-    """Try every candidate of the present state of every row; the environment itself stays as it is.
+
+def packed(parts: Sequence[Visited]) -> Visited:
+    """Put parts one after another with the feasible candidates alone, those of each state moved to the front.
+
+    A scorer sees nothing of an infeasible candidate, and has no order: nothing is lost but memory and time.
+    """
+    width = max(int(part.mask.sum(axis=1).max()) for part in parts)
+
+    def front(part: Visited) -> Visited:
+        order = np.argsort(~part.mask, axis=1, kind="stable")[:, :width]
+        missing = ((0, 0), (0, width - order.shape[1]))
+        return Visited(
+            np.pad(np.take_along_axis(part.candidates, order[..., None], axis=1), (*missing, (0, 0))),
+            part.request,
+            np.pad(np.take_along_axis(part.mask, order, axis=1), missing),
+            np.pad(np.take_along_axis(part.advantages, order, axis=1), missing),
+        )
+
+    return Visited(*(np.concatenate(column) for column in zip(*map(front, parts), strict=True)))
+
+
+class Trials:
+    """Tries candidates of an environment's states; the memory of the copies is used again.
 
     Args:
-        env: The visited states; rows that rest are left out.
+        env: The environment, which itself stays as it is.
         rule: The heuristic that goes on after the forced decision.
         decisions: How many are taken, the forced one included.
         seed: Of the rule, where it draws.
     """
-    states = np.flatnonzero(env.buffers.active)
-    rows, actions = planning.forced(env, states)
-    fork = env.fork(rows)
-    runs = planning.run(fork, heuristics.batch(rule, fork, seed), decisions, actions)
-    at = np.searchsorted(states, rows)
-    mean = np.bincount(at, runs.returns, states.size) / np.bincount(at, minlength=states.size)
-    worth = np.zeros((states.size, env.buffers.mask.shape[1]))
-    worth[at, actions] = runs.returns - mean[at]
-    b = env.buffers
-    return Visited(b.candidates[states], b.request[states], b.mask[states], worth)
+
+    def __init__(self, env: PlacementVectorEnv, rule: str, decisions: int, seed: int = 0) -> None:
+        self.env, self.decisions = env, decisions
+        self.taken = 0
+        """Decisions simulated so far."""
+        room = max(COPIES, env.buffers.mask.shape[1])
+        self._fork = env.fork(np.zeros(min(room, env.buffers.mask.size), np.int64))
+        self._choose = heuristics.batch(rule, self._fork, seed)
+
+    def of(self, rows: ArrayLike) -> Visited:
+        """Try every candidate of the present state of these rows, which are in order."""
+        states = planning.rows_of(self.env, rows)
+        b = self.env.buffers
+        worth = np.zeros((states.size, b.mask.shape[1]))
+        for part in self._parts(states):
+            at, actions = np.nonzero(b.mask[states[part]])
+            self.env.fork(states[part][at], into=self._fork)
+            runs = planning.run(self._fork, self._choose, self.decisions, actions)
+            self.taken += int(runs.decisions.sum())
+            returns = runs.returns[: at.size]
+            mean = np.bincount(at, returns, part.stop - part.start) / np.bincount(at, minlength=part.stop - part.start)
+            worth[part][at, actions] = returns - mean[at]
+        return Visited(b.candidates[states], b.request[states], b.mask[states], worth.astype(np.float32))
+
+    def _parts(self, states: NDArray[np.int64]) -> list[slice]:
+        """Cut the states so that the copies of each part find room."""
+        ends = np.cumsum(self.env.buffers.mask[states].sum(axis=1))
+        parts, begin, before = [], 0, 0
+        while begin < states.size:
+            end = max(int(np.searchsorted(ends, before + self._fork.num_envs, side="right")), begin + 1)
+            parts.append(slice(begin, end))
+            begin, before = end, int(ends[end - 1])
+        return parts
+
+
+def advantages(env: PlacementVectorEnv, rule: str, decisions: int, seed: int = 0) -> Visited:
+    """Try every candidate of the present state of every row that does not rest."""
+    return Trials(env, rule, decisions, seed).of(np.flatnonzero(env.buffers.active))

@@ -9,8 +9,22 @@ import numpy as np
 from stable_baselines3.common.vec_env import VecEnv
 
 from sched_env.vector import PlacementVectorEnv
+from wire.contracts.feature_spec import FeatureSpec
 
 Observation = dict[str, np.ndarray]
+
+
+def hide(observation: Observation, spec: FeatureSpec, rate: float, drops: np.random.Generator) -> None:
+    """Replace droppable features by their defaults, each in so many of the rows, as it happens live."""
+    droppable = [
+        (name, column, feature.default)
+        for name, features in (("candidates", spec.candidate), ("request", spec.request))
+        for column, feature in enumerate(features)
+        if feature.droppable
+    ]
+    missing = drops.random((len(observation["request"]), len(droppable))) < rate
+    for (name, column, default), hidden in zip(droppable, missing.T, strict=True):
+        observation[name][hidden, ..., column] = default
 
 
 class Sb3VecEnv(VecEnv):
@@ -45,12 +59,6 @@ class Sb3VecEnv(VecEnv):
         self._mask = np.zeros((env.num_envs, env.width), np.bool_)
         self._actions = np.zeros(env.num_envs, np.int64)
         self._seed = env.seed
-        self._droppable = [
-            (name, column, feature.default)
-            for name, features in (("candidates", env.feature_spec.candidate), ("request", env.feature_spec.request))
-            for column, feature in enumerate(features)
-            if feature.droppable
-        ]
         self._drops = np.random.default_rng(env.seed)
         self.taken: list[np.ndarray] = []
         """Every action since the last reset: stepping them again leads to the same state, so a checkpoint is these."""
@@ -96,9 +104,7 @@ class Sb3VecEnv(VecEnv):
             observation["mask"] = np.pad(observation["mask"], ((0, 0), (0, missing_columns)))
         self._mask = observation["mask"]
         if self._missing_rate:
-            missing = self._drops.random((self.num_envs, len(self._droppable))) < self._missing_rate
-            for (name, column, default), hidden in zip(self._droppable, missing.T, strict=True):
-                observation[name][hidden, ..., column] = default
+            hide(observation, self.env.feature_spec, self._missing_rate, self._drops)
         return observation
 
     def env_method(self, method_name: str, *_args: Any, indices: Any = None, **_kwargs: Any) -> list[Any]:

@@ -36,30 +36,35 @@ WORDS = ("agent", "mac", "learner", "memory")
 T = TypeVar("T")
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Common(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What every algorithm has."""
 
     envs: Positive
     """Environments stepped at once; with ``rollout_steps`` it makes one batch of experience."""
-    rollout_steps: Positive
-    """Steps of every environment between two trainings of the network."""
-    rollouts_per_segment: Positive
     segments: Positive
     """Checkpoints, validations and possible resume points of a training."""
     learning_rate: Amount
     """Falls linearly to a tenth over the training."""
+    hidden: Positive
+    """Width of the scorer's layers."""
+    missing_rate: Rate
+    """Share of decisions in which a droppable feature is hidden, as it happens live."""
+
+
+class Settings(Common, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every algorithm of SB3's has."""
+
+    rollout_steps: Positive
+    """Steps of every environment between two trainings of the network."""
+    rollouts_per_segment: Positive
     gamma: Rate
     """An instance lives for about twenty decisions: 0.95; further ahead the value is noise. 1: episodes end at their
     horizon for good, and nothing beyond counts."""
     gamma_every_s: Annotated[float, msgspec.Meta(gt=0)] | None
     """``gamma`` is for so many seconds, not for a decision. Where decisions come in bunches, as the offers of a window
     in ``pods``, a discount by decisions would pay for putting off the bill."""
-    hidden: Positive
-    """Width of the scorer's layers."""
     reward_scale: float
     """Keeps values of order one, so that value and policy share one encoder in peace."""
-    missing_rate: Rate
-    """Share of decisions in which a droppable feature is hidden, as it happens live."""
     teacher: str | None
     """Heuristic that the network imitates first; null: the problem's fallback; empty: none."""
     teacher_steps: Positive

@@ -1,4 +1,4 @@
-"""The loop that every algorithm is trained by: SB3's ``learn``, in segments that can be resumed.
+"""The loop that SB3's algorithms are trained by: its ``learn``, in segments that can be resumed.
 
 At the end of a segment the network is validated and a checkpoint written; what a ``kill -9`` costs is the segment under
 way. Torch and numpy are seeded anew from (seed, segment), environments go on, so long episodes are not cut. A
@@ -9,29 +9,25 @@ the same weights, to the bit, as one that was not.
 
 from __future__ import annotations
 
-import logging
-import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
 import numpy as np
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from pipeline.policies.algorithms import ALGORITHMS
+from pipeline.policies import checkpoint
+from pipeline.policies.algorithms import ALGORITHMS, Learner
+from pipeline.policies.checkpoint import CHECKPOINT_FILE, Row, Trained, drawn, seed_torch_and_numpy, weights
 from pipeline.policies.imitation import demonstrate, imitate
 from pipeline.policies.sb3 import Sb3VecEnv
 from pipeline.policies.scorer import Scorer
 from pipeline.policies.settings import Settings
 from sched_env.vector import PlacementVectorEnv
 
-log = logging.getLogger(__name__)
-
-Row = dict[str, float]
 COUNTERS = ("num_timesteps", "_n_updates", "_n_calls", "_episode_num", "_current_progress_remaining",
             "exploration_rate")  # fmt: skip
 """What SB3's algorithms count, as far as an algorithm has it."""
@@ -39,21 +35,14 @@ LOGGED = {"entropy_loss": -1.0, "entropy": 1.0, "explained_variance": 1.0, "loss
 """What algorithms log under ``train/`` and curves show -> sign."""
 
 
-class Trained(msgspec.Struct):
-    """A finished training: the weights that did best on validation, and the curve."""
-
-    scorer: Scorer
-    curve: list[Row]
-
-
 def train(
     make_env: Callable[[int], PlacementVectorEnv],
     algorithm: str,
-    settings: Settings,
+    settings: Any,
     *,
     seed: int,
     scratch: Path,
-    validate: Callable[[Scorer], Row],
+    validate: Callable[[Scorer | str], Row],
     objective: Callable[[Row], float],
     report: Callable[[int, Row], None],
     callbacks: Sequence[BaseCallback] = (),
@@ -68,7 +57,7 @@ def train(
         settings: Its settings.
         seed: Names the training; equal seeds give equal weights on a CPU.
         scratch: Folder for the checkpoint.
-        validate: Scores a network on the validation windows.
+        validate: Scores a network, or a rule by its name, on the validation windows.
         objective: How good such an answer is; the highest picks the weights.
         report: Told after every segment.
         callbacks: Further ones of SB3's.
@@ -76,6 +65,19 @@ def train(
         tensorboard: Folder for TensorBoard's files.
     """
     torch.set_num_threads(1)  # sums in another order would give other bits
+    kind = ALGORITHMS[algorithm]
+    if isinstance(kind, Learner):
+        return kind.train(
+            make_env,
+            settings,
+            seed=seed,
+            scratch=scratch,
+            validate=validate,
+            objective=objective,
+            report=report,
+            device=device,
+            tensorboard=tensorboard,
+        )
     env = Sb3VecEnv(
         make_env(settings.envs),
         reward_scale=settings.reward_scale,
@@ -83,17 +85,15 @@ def train(
         gamma=settings.gamma,
         gamma_every_s=settings.gamma_every_s,
     )
-    model = ALGORITHMS[algorithm].make(
-        env, settings, seed, device=device, tensorboard_log=str(tensorboard) if tensorboard else None
-    )
+    model = kind.make(env, settings, seed, device=device, tensorboard_log=str(tensorboard) if tensorboard else None)
     scorer = cast(Scorer, model.policy.scorer)
-    checkpoint = scratch / "checkpoint.pt"
-    state = _load(checkpoint)
+    file = scratch / CHECKPOINT_FILE
+    state = checkpoint.load(file)
     if state is None:
         start: Row = {"segment": 0.0, "steps": 0.0, **_taught(env, scorer, settings, seed)} | validate(scorer)
-        state = {"segment": 0, "curve": [start], "best": _copy(scorer), "objective": objective(start)}
+        state = {"segment": 0, "curve": [start], "best": weights(scorer), "objective": objective(start)}
         report(0, start)
-        env.reseed(_drawn(seed, 1))
+        env.reseed(drawn(seed, 1))
     else:
         _restore(model, env, seed, state)
 
@@ -101,14 +101,14 @@ def train(
         row = {"segment": float(segment), **_figures(model), **validate(scorer)}
         state["curve"].append(row)
         if objective(row) > state["objective"]:
-            state.update(best=_copy(scorer), objective=objective(row))
+            state.update(best=weights(scorer), objective=objective(row))
         state.update(
             segment=segment,
             model=model.get_parameters(),
             counters={name: getattr(model, name) for name in COUNTERS if hasattr(model, name)},
             actions=torch.from_numpy(np.stack(env.taken)),
         )
-        _save(checkpoint, state)
+        checkpoint.save(file, state)
         report(segment, row)
 
     left = settings.total_steps - model.num_timesteps
@@ -154,7 +154,7 @@ def _taught(env: Sb3VecEnv, scorer: Scorer, settings: Settings, seed: int) -> Ro
     teacher = env.env.problem.fallback if settings.teacher is None else settings.teacher
     if not teacher:
         return {}
-    env.reseed(_drawn(seed, 0))
+    env.reseed(drawn(seed, 0))
     lessons = demonstrate(env, teacher, steps=settings.teacher_steps, gamma=settings.gamma)
     matched = imitate(scorer, lessons, epochs=settings.teacher_epochs, batch=256, learning_rate=1e-3, value_weight=0.5)
     return {"teacher_matched": matched}
@@ -162,7 +162,7 @@ def _taught(env: Sb3VecEnv, scorer: Scorer, settings: Settings, seed: int) -> Ro
 
 def _restore(model: BaseAlgorithm, env: Sb3VecEnv, seed: int, state: dict[str, Any]) -> None:
     """Bring model, environments and replay buffer back to where the checkpoint was written."""
-    env.reseed(_drawn(seed, 1))
+    env.reseed(drawn(seed, 1))
     model._last_obs, done = env.reset(), np.ones(env.num_envs, np.bool_)
     for actions in state["actions"].numpy():
         env.step_async(actions)
@@ -187,36 +187,3 @@ def _figures(model: BaseAlgorithm) -> Row:
         "train_return": float(np.mean(returns)) if returns else float("nan"),
         **shown,
     }
-
-
-def _drawn(seed: int, part: int) -> int:
-    return int(np.random.SeedSequence([seed, part]).generate_state(1)[0])
-
-
-def seed_torch_and_numpy(seed: int, part: int) -> None:
-    """Seed what SB3 and torch draw from."""
-    torch.manual_seed(_drawn(seed, part))
-    np.random.seed(_drawn(seed, part))  # noqa: NPY002 - SB3 draws from its buffers with the global generator
-
-
-def _copy(scorer: Scorer) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in scorer.state_dict().items()}
-
-
-def _save(path: Path, state: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".tmp")
-    torch.save(state, unfinished)
-    unfinished.replace(path)
-
-
-def _load(path: Path) -> dict[str, Any] | None:
-    """Load a checkpoint; one that cannot be read (a disk that filled up, a torn write) means starting over."""
-    if not path.exists():
-        return None
-    try:
-        state: dict[str, Any] = torch.load(path, weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        log.warning("%s cannot be read (%s): the training starts over", path, error)
-        return None
-    return state

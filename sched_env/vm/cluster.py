@@ -16,6 +16,7 @@ from sched_env.vm.state import NOWHERE, Params, State
 
 candidate_features = part(features.candidate_features)
 request_features = part(features.request_features)
+occupied_for = part(features.occupied_for)
 
 
 @part
@@ -38,6 +39,7 @@ def place(S: State, P: Params, b: int, half: int, request: NDArray[np.float64]) 
     """Take what the request needs from the half, or from both halves of its server."""
     if S.vms[b, half] + S.vms[b, half ^ 1] == 0:
         S.env[b].occupied += 1
+        S.since[b, half >> 1] = S.env[b].clock
     _occupy(S, b, half, request[CPU], request[MEM])
     if request[HALVES] == 2.0:
         _occupy(S, b, half ^ 1, request[CPU], request[MEM])
@@ -68,6 +70,7 @@ def release(S: State, P: Params, b: int, half: int, request: NDArray[np.float64]
         S.env[b].used_mem -= request[MEM] * request[HALVES]
     if S.vms[b, half] + S.vms[b, half ^ 1] == 0:
         S.env[b].occupied -= 1
+        S.since[b, half >> 1] = np.inf
 
 
 @part
@@ -88,10 +91,11 @@ def _grow(S: State, P: Params, b: int) -> Any:
 @part
 def describe(S: State, P: Params, out: Buffers, b: int, server: int) -> None:
     """Write the feature rows of a server's two halves."""
+    occupied_s = occupied_for(S.env[b].clock, S.since[b, server])
     for half in range(2 * server, 2 * server + 2):
         other = half ^ 1
         values = candidate_features(
-            S.cpu[b, half], S.mem[b, half], S.cpu[b, other], S.mem[b, other], P.half_cpu, P.half_mem
+            S.cpu[b, half], S.mem[b, half], S.cpu[b, other], S.mem[b, other], P.half_cpu, P.half_mem, occupied_s
         )
         row = out.candidates[b, half]
         row[0] = values[0]
@@ -101,6 +105,21 @@ def describe(S: State, P: Params, out: Buffers, b: int, server: int) -> None:
         row[4] = values[4]
         row[5] = values[5]
         row[6] = values[6]
+        row[7] = values[7]
+
+
+@part
+def grow_older(S: State, out: Buffers, b: int) -> None:
+    """Write how long servers have been occupied, if time went on: the one feature that changes by itself."""
+    clock = S.env[b].clock
+    if clock == S.env[b].shown:
+        return
+    S.env[b].shown = clock
+    since, seen = S.since[b], out.candidates[b]
+    for server in range(S.env[b].servers):
+        age = np.float32(occupied_for(clock, since[server]))
+        seen[2 * server, 7] = age
+        seen[2 * server + 1, 7] = age
 
 
 @part
@@ -108,13 +127,14 @@ def ask(S: State, E: Events, out: Buffers, b: int) -> int:
     """Write request and mask of the present row; return how many halves are feasible."""
     need = E.rows[S.env[b].row]
     cpu_need, mem_need, halves = need[CPU], need[MEM], need[HALVES]
-    values = request_features(cpu_need * halves, mem_need * halves, halves - 1.0)
+    values = request_features(cpu_need * halves, mem_need * halves, halves - 1.0, float(S.env[b].waiting))
     request = out.request[b]
     request[0] = values[0]
     request[1] = values[1]
     request[2] = values[2]
     request[3] = values[3]
     request[4] = values[4]
+    request[5] = values[5]
     width = 2 * S.env[b].servers
     cpu, mem, mask = S.cpu[b, :width], S.mem[b, :width], out.mask[b, :width]
     feasible = 0
@@ -139,6 +159,7 @@ def clear(S: State, P: Params, b: int) -> None:
     S.cpu[b, :] = P.half_cpu
     S.mem[b, :] = P.half_mem
     S.vms[b, :] = 0
+    S.since[b, :] = np.inf
     S.where[b, :] = NOWHERE
     S.env[b].used_cpu = 0.0
     S.env[b].used_mem = 0.0
@@ -149,6 +170,7 @@ def clear(S: State, P: Params, b: int) -> None:
     S.env[b].placed_cpu = 0.0
     S.env[b].waited = 0.0
     S.env[b].late = 0
+    S.env[b].waiting = 0
     S.env[b].leaving = 0
 
 
@@ -165,6 +187,8 @@ def _put_back(S: State, P: Params, E: Events, b: int, row: int, now: int, part: 
     half = E.home[row]
     if E.gone[row] > now and E.up[part, window, half >> 1]:
         place(S, P, b, half, E.rows[row])
+        # Who is there came at different times; before the first of them it was empty, as far as is known.
+        S.since[b, half >> 1] = min(S.since[b, half >> 1], E.rows[row, TIME])
         S.where[b, E.slot[row]] = half
         if P.waits:
             enter_departure(S, b, E.rows[row, TIME] + E.life_s[row], row, half)

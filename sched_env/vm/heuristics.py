@@ -149,8 +149,8 @@ def half_score(
 def score(name: str, candidates: Columns, request: Row, mask: Mask) -> Scores:
     """Score every half for one request, from raw state fields."""
     rule = NAMES.index(name)
-    cpu_free, mem_free, other_cpu, other_mem, cpu_cap, mem_cap = columns(STATE_FIELDS, candidates)
-    cpu, mem, double = scalars(REQUEST_FIELDS, request)
+    cpu_free, mem_free, other_cpu, other_mem, cpu_cap, mem_cap, _ = columns(STATE_FIELDS, candidates)
+    cpu, mem, double, _ = scalars(REQUEST_FIELDS, request)
     share = 1.0 - 0.5 * double
     scores: Scores = half_score(
         rule, np.arange(mask.size), cpu_free, mem_free, other_cpu, other_mem, cpu_cap, mem_cap,

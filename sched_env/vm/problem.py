@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from sched_env.problem import HIGHER, LOWER, Problem, Simulation
+from sched_env.problem import HIGHER, LOWER, Earlier, Problem, Simulation, by_name
 from sched_env.scenarios import Scenario
 from sched_env.vm import features, heuristics
 from sched_env.vm.scenario import VmScenario
@@ -42,6 +42,7 @@ PROBLEM = Problem(
     bound_metric=_metric,
     guardrails=_guardrails,
     simulation=_simulation,
+    earlier=Earlier(features.BEFORE, by_name(features.build, features.SPEC, features.BEFORE)),
     environments={
         f"{name}-v0": ("sched_env.vm.env:SchedEnv", f"vm/{scenario}")
         for name, scenario in {

@@ -45,6 +45,7 @@ ENV = np.dtype(
         ("occupied", np.int64),  # servers that hold a VM
         ("busy_s", np.float64),  # server-seconds of servers that hold a VM, up to clock
         ("clock", np.float64),
+        ("shown", np.float64),  # the clock when ages of servers were last written
         ("total", np.float64),  # return so far
         ("steps", np.int64),
         ("placed_cpu", np.float64),
@@ -71,6 +72,8 @@ class State(NamedTuple):
     mem: NDArray[np.float64]
     vms: NDArray[np.int32]
     """[B + 1, C]: VMs on each half; a split VM counts on both."""
+    since: NDArray[np.float64]
+    """[B + 1, servers]: when a server was last empty; infinite while it is."""
     where: NDArray[np.signedinteger[Any]]
     """[B + 1, slots]: half that holds the VM of a slot, or -1."""
     env: Any

@@ -19,6 +19,7 @@ from sched_env.stepping import PARK, RESTART
 from sched_env.vector import PlacementVectorEnv
 from sched_env.vm import kernels
 from sched_env.vm.events import CPU, HALVES, MEM, STOP, TIME, Events, compile_events, starts_as_recorded
+from sched_env.vm.features import occupied_for
 from sched_env.vm.scenario import VmScenario
 from sched_env.vm.state import ENV, NOWHERE, REWARD_CPU, REWARD_ONE, REWARD_WAIT, Params, State
 from sched_env.vm.tables import VmTrace
@@ -98,11 +99,13 @@ class VmVectorEnv(PlacementVectorEnv):
             "other_mem_free": mem[sibling],
             "cpu_capacity": np.full(width, self.params.half_cpu),
             "mem_capacity": np.full(width, self.params.half_mem),
+            "occupied_s": occupied_for(self.state.env.clock[b], self.state.since[b, : width // 2]).repeat(2),
         }
         return halves, {
             "cpu": float(need[CPU] * need[HALVES]),
             "mem": float(need[MEM] * need[HALVES]),
             "double": float(need[HALVES] - 1.0),
+            "waiting": float(self.state.env.waiting[b]),
         }
 
     def recorded(self) -> NDArray[np.int64]:
@@ -296,6 +299,7 @@ def _state(scenario: VmScenario, events: Events, num_envs: int) -> State:
         cpu=np.zeros((B, C)),
         mem=np.zeros((B, C)),
         vms=np.zeros((B, C), np.int32),
+        since=np.full((B, scenario.most_servers), np.inf),
         where=np.zeros((B, slots), np.int16 if C < 2**15 else np.int32),  # small: it is the coldest memory of a step
         env=np.zeros(B, ENV).view(np.recarray),
         leaving=np.zeros((B, heap, 2)),

@@ -82,4 +82,5 @@ def wait_for_fit(S: State, P: Params, E: Events, out: Buffers, b: int) -> Any:
             _depart(S, P, E, out, b)
     seconds = _queue_up(S, E, b, now, until)
     out.time_s[b] = until
+    out.request[b, 5] = S.env[b].waiting  # those that came meanwhile wait too
     return seconds

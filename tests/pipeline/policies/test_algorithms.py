@@ -50,7 +50,7 @@ def env(tiny_workload):
     return Sb3VecEnv(make_vec(tiny_workload.scenario, 4, 0, tiny_workload.trace, copy=True))
 
 
-@pytest.mark.parametrize("algorithm", algorithms.ALGORITHMS)
+@pytest.mark.parametrize("algorithm", LESSONS)
 def test_it_learns_to_place_better_than_chance(tiny_workload, tmp_path, algorithm):
     starts = tiny_workload.starts(8)
 
@@ -73,7 +73,7 @@ def test_it_learns_to_place_better_than_chance(tiny_workload, tmp_path, algorith
     assert last > chance + MARGIN * abs(chance), f"random {chance:.2f}, before {first:.2f}, after {last:.2f}"
 
 
-@pytest.mark.parametrize("algorithm", algorithms.ALGORITHMS)
+@pytest.mark.parametrize("algorithm", LESSONS)
 def test_saved_and_loaded_by_sb3_it_decides_the_same_and_learns_on(env, tmp_path, algorithm):
     tiny = {key: value for key, value in LESSONS[algorithm].items() if key != "segments"}
     tiny |= {"envs": 4, "hidden": 8} | ({"learning_starts": 8} if "learning_starts" in tiny else {})

@@ -24,7 +24,8 @@ def make_env(workload):
 
 def train(workload, config, scratch, seed=0, stop_after=None, algorithm="maskable_ppo", **further):
     def validate(scorer):
-        rows = run_episodes(workload.scenario, TorchPolicy(scorer), workload.starts(4), trace=workload.trace)
+        given = scorer if isinstance(scorer, str) else TorchPolicy(scorer)
+        rows = run_episodes(workload.scenario, given, workload.starts(4), trace=workload.trace)
         return {"return": float(np.mean([row["return"] for row in rows]))}
 
     def report(segment, row):
@@ -52,6 +53,8 @@ TINY_OFF_POLICY = {
 TINY = {
     "ppo": {"envs": 4, "rollout_steps": 16, "segments": 4, "rollouts_per_segment": 1, "epochs": 1, "batch": 32,
             "hidden": 8},
+    "expert": {"envs": 4, "segments": 4, "patience": 4, "decisions": 4, "states": 24, "epochs": 1, "batch": 16,
+               "hidden": 8},
     "a2c": {"envs": 4, "segments": 4, "rollouts_per_segment": 2, "hidden": 8},
     "dqn": TINY_OFF_POLICY,
     "sac": TINY_OFF_POLICY,
@@ -83,7 +86,8 @@ def test_a_resumed_training_ends_with_the_same_bits(tiny_workload, tiny_ppo, tmp
     resumed = train(tiny_workload, tiny, tmp_path / "parts", algorithm=algorithm)
     assert same(resumed, whole)
     assert str(resumed.curve) == str(whole.curve)
-    left = [torch.load(tmp_path / name / "checkpoint.pt", weights_only=True)["model"] for name in ("whole", "parts")]
+    part = "weights" if algorithm == "expert" else "model"
+    left = [torch.load(tmp_path / name / "checkpoint.pt", weights_only=True)[part] for name in ("whole", "parts")]
     assert str(left[0]) == str(left[1]), "optimisers and targets too, not only the best weights"
 
 

@@ -1,0 +1,152 @@
+"""What ``quality.py`` trains and tests on: splits, seeds and settings. One function a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sched_env import scenarios
+from sched_env.functions import trace as function_traces
+from sched_env.jobs import trace as job_traces
+from sched_env.jobs.tables import RuntimeTable
+from sched_env.jobs.workload import Workload
+
+AZURE = "azure-functions-2019"
+HORIZON = 1000
+"""Decisions of an episode of functions."""
+TRAIN, VALIDATION = 0.5, 0.62
+"""Ends of the train and validation parts of a trace; the rest is test."""
+QUEUE = 100
+ROWS = 50_000
+"""Jobs drawn from the public queue: the first 20,000 train, the next 10,000 validate, the last 20,000 test."""
+ERROR, LLM_ERROR = 0.028, 0.098
+"""Mean absolute error of the runtime predictor on sets it has not seen, and of its language models
+(docs/results/runtime_model.md)."""
+LANGUAGE_MODELS = ("glm4", "llama3", "qwen2.5")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Episodes to be judged on."""
+
+    scenario: scenarios.Scenario
+    trace: Any
+    starts: NDArray[np.int64]
+    blocks: NDArray[np.int64]
+    """Which episodes hang together: neighbours in time, or each for itself where queues were drawn apart."""
+    rules: Mapping[str, scenarios.Scenario] = field(default_factory=dict)
+    """Rules that are run in another scenario than the policy, e.g. because they run the queue in their own way."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem: what is trained on, judged on, and by what."""
+
+    problem: str
+    train: tuple[scenarios.Scenario, Any]
+    validation: Part
+    tests: Mapping[str, Part]
+    primary: str
+    shown: Mapping[str, float]
+    """Further metrics -> the margin within which each must not be worse."""
+    settings: Mapping[str, Any]
+    """Over ``expert.yaml``."""
+    other_base: str
+    """The control with another base rule."""
+    targets: Mapping[str, float]
+    """Test -> least gain on the primary metric, as a share."""
+
+
+def _spread(first: int, last: int, count: int) -> NDArray[np.int64]:
+    return np.linspace(first, last - HORIZON, count).astype(np.int64)
+
+
+def functions(data: Path, *, beta: float = 0.7, tests: int = 96) -> Case:
+    """Azure's arrivals on 10 nodes, tested on 10 and 23 from the same starts; blocks of consecutive episodes."""
+    parts = {}
+    for nodes in (10, 23):
+        world = scenarios.load("functions/serverless", {"horizon": HORIZON, "nodes": nodes, "beta": beta})
+        parts[nodes] = world, function_traces.load(data / AZURE, world)  # type: ignore[arg-type]
+    world, trace = parts[10]
+    rows = trace[0].arrival_s.size
+    train_end, validation_end = int(TRAIN * rows), int(VALIDATION * rows)
+    train = scenarios.load(world, {"start_min": 0, "start_max": train_end - HORIZON})
+    held = _spread(validation_end, rows, tests)
+    # Instances live for a minute, containers for ten: what happens in one stretch of 1,000 arrivals (11 minutes) does
+    # not reach the one after the next; a block is all starts within 1,000 rows.
+    blocks = (held - held[0]) // HORIZON
+    return Case(
+        "functions",
+        (train, trace),
+        Part(world, trace, _spread(train_end, validation_end, 32), np.arange(32)),
+        {f"{nodes} nodes": Part(*parts[nodes], held, blocks) for nodes in parts},
+        "return",
+        {"sla_violation_rate": 0.05, "cost_usd": 0.01},
+        {"decisions": 40, "states": 16_000, "segments": 2},
+        "least_allocated",
+        {"10 nodes": 0.04, "23 nodes": 0.06},
+    )
+
+
+def mistaken(table: RuntimeTable, seed: int) -> RuntimeTable:
+    """Return what a predictor with the measured error would say instead of the truth: the same for a set every time."""
+    rng = np.random.default_rng(seed)
+    noise = rng.normal(size=table.seconds.shape)
+    noise = (noise + noise.transpose(0, 1, 3, 2)) / np.sqrt(2.0)
+    spread = np.array([LLM_ERROR if name in LANGUAGE_MODELS else ERROR for name in table.model_names])
+    # The mean of |normal| is its deviation x sqrt(2 / pi).
+    factor = np.exp(noise * spread[:, None, None, None] * np.sqrt(np.pi / 2.0))
+    return RuntimeTable(table.card_types, table.model_names, table.seconds * factor)
+
+
+def jobs(data: Path, *, tests: int = 200) -> Case:
+    """Queues drawn from the public one, pairs of a waiting job and a card; longer queues, Philly, mistaken times."""
+    profiles, like = data / "cpn-gpu-profiles" / job_traces.COLOCATIONS, data / "cpn-job-queues" / job_traces.QUEUE_100
+    pairs = {"choice": "pair", "shown_jobs": 16, "queue_order": "shortest"}
+
+    def part(load: Workload, count: int, starts: NDArray[np.int64]) -> Part:
+        chosen = scenarios.load("jobs/testbed", {"episode_jobs": count, **pairs})
+        plain = scenarios.load("jobs/testbed", {"episode_jobs": count})
+        rules = dict.fromkeys(RULES_OF_CARDS, plain)
+        return Part(chosen, load, starts, np.arange(starts.size), rules)
+
+    drawn = job_traces.generated_cpn_workload(ROWS, like, profiles, seed=1)
+    train = scenarios.load("jobs/testbed", {"episode_jobs": QUEUE, **pairs, "start_max": 20_000 - QUEUE})
+    starts = np.arange(30_000, ROWS, QUEUE)[:tests]
+    longer = job_traces.generated_cpn_workload(20 * 500, like, profiles, seed=2)
+    philly = job_traces.philly_workload(
+        data / "gpu-jobs" / "philly_jobs.csv.gz", profiles, rows=6_000, seed=3, speed_up=PHILLY_SPEED_UP
+    )
+    believed = drawn._replace(predicted=mistaken(drawn.runtime, 4))  # type: ignore[arg-type]
+    philly_starts = np.arange(0, philly.jobs.arrival_s.size - QUEUE, 2 * QUEUE)[:24]
+    return Case(
+        "jobs",
+        (train, drawn),
+        part(drawn, QUEUE, np.arange(20_000, 30_000, QUEUE)[:48]),
+        {
+            "resampled queues": part(drawn, QUEUE, starts),
+            "mistaken predictions": part(believed, QUEUE, starts),
+            "500 jobs": part(longer, 500, np.arange(0, 20 * 500, 500)),
+            "Philly arrivals": part(philly, QUEUE, philly_starts),
+        },
+        "mean_completion_s",
+        {"makespan_s": 0.02, "oom": 0.0},
+        {"base": "min_min", "decisions": 1000, "states": 1_500, "envs": 48, "segments": 3},
+        "shortest_predicted_first",
+        dict.fromkeys(("resampled queues", "mistaken predictions", "500 jobs", "Philly arrivals"), 0.10),
+    )
+
+
+RULES_OF_CARDS = ("fifo", "round_robin", "min_completion_time", "min_completion_time_reserve", "memory_best_fit",
+                  "easy_backfill", "least_attained_service", "gavel_lp", "shortest_predicted_first",
+                  "fifo_exclusive", "kube_default", "random_feasible")  # fmt: skip
+"""Run with a card for the job that their own queue offers, as whole schedulers; ``min_min`` chooses pairs."""
+PHILLY_SPEED_UP = 20.0
+"""Philly had thousands of cards; on nine its arrivals are as dense as the cards can serve at about this."""
+
+CASES: dict[str, Callable[[Path], Case]] = {"functions": functions, "jobs": jobs}
