@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import os
 
-from pipeline.airflow_answers import LOGIN_ENV, TOKEN_ENV, URL_ENV
+from pipeline.airflow_answers import LOGIN_ENV, TOKEN_ENV
+from pipeline.registry.shown import URL_ENV
 
 GOOD_FOR_S = 60
+
+
+def url() -> str:
+    """Return the address of this Airflow."""
+    from airflow.configuration import conf
+
+    return os.environ.get(URL_ENV) or str(conf.get_mandatory_value("api", "base_url"))
 
 
 def reader(role: str = "VIEWER") -> dict[str, str]:
@@ -15,9 +23,7 @@ def reader(role: str = "VIEWER") -> dict[str, str]:
     Args:
         role: What the token is good for: ``VIEWER`` reads answers, ``USER`` may write notes and start runs.
     """
-    from airflow.configuration import conf
-
-    address = {URL_ENV: os.environ.get(URL_ENV) or conf.get_mandatory_value("api", "base_url")}
+    address = {URL_ENV: url()}
     if os.environ.get(LOGIN_ENV):
         return address
     # Airflow lets no task read the answer of another (the SDK's call is the triggerer's alone), so we ask as a user.

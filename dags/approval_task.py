@@ -8,9 +8,11 @@ from typing import Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk.execution_time.hitl import HITLUser
 
+from dags.airflow_reader import url
 from dags.alerts import page_of, tell
 from dags.calls import call
 from pipeline import approval
+from pipeline.registry.shown import URL_ENV
 
 
 class AskedFromRegistry(ApprovalOperator):
@@ -45,7 +47,8 @@ class PolicyApproval(AskedFromRegistry):
 
     def question(self, context: Any) -> str:
         """Ask about the run's own bundle."""
-        return call("pipeline.approval", "--problem", self.problem, f"--run-id={context['run_id']}")
+        arguments = ("--problem", self.problem, f"--run-id={context['run_id']}")
+        return call("pipeline.approval", *arguments, env={URL_ENV: url()})
 
 
 class RollbackApproval(AskedFromRegistry):

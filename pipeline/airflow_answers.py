@@ -19,10 +19,10 @@ from urllib.parse import quote
 from pipeline import approval
 from pipeline.approval import Question, Response
 from pipeline.errors import RegistryError
+from pipeline.registry.shown import URL_ENV
 from wire import environment
 from wire.errors import ConfigError
 
-URL_ENV = environment.variable("airflow_url")
 TOKEN_ENV = environment.variable("airflow_token")
 LOGIN_ENV = environment.variable("airflow_login_file")
 TIMEOUT_S = 60.0

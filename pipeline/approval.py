@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pipeline.errors import RegistryError
-from pipeline.registry import runs
+from pipeline.paths import REPORT_HTML
+from pipeline.registry import runs, shown
 from pipeline.registry.chain import sync
 from pipeline.registry.records import is_a_name
 from sched_env import problems
@@ -69,7 +70,8 @@ class Response(NamedTuple):
 
 def question(problem: str, run_id: str) -> Question:
     """Make the question about a run's bundle, from what the registry recorded of the run."""
-    from pipeline import brief  # statistics come with it: too heavy for a DAG file, which needs our names alone
+    # Statistics come with them: too heavy for a DAG file, which needs our names alone.
+    from pipeline import brief
 
     mirror = sync()
     run = runs.recorded_run(mirror, run_id)
@@ -100,9 +102,18 @@ def question(problem: str, run_id: str) -> Question:
         outcome=str(report.get("outcome")),
         reason=str(report.get("reason", "")),
         subject=brief.subject(problem, report),
-        body=f"{brief.body(problem, report)}\n---\n\n{text}\n\n---\n"
+        body=f"{brief.body(problem, report, _links(run.commit, problem, files))}\n---\n\n{text}\n\n---\n"
         f"An answer counts once, and for nothing but this:\n\n{lines}",
     )
+
+
+def _links(commit: str, problem: str, files: Collection[str]) -> list[str]:
+    """Link to what there is to look at; nothing a report says is in these lines."""
+    around = (
+        f"[Look before you answer]({shown.address(commit, problem)}): replays of the worst episodes, what is live now"
+    )
+    whole = f"[The evaluation with its charts]({shown.address(commit, problem, REPORT_HTML)})"
+    return [around, *([whole] if any(name.endswith(f"/{REPORT_HTML}") for name in files) else [])]
 
 
 def approvers() -> tuple[str, ...]:

@@ -128,6 +128,8 @@ def terms(data: Workload) -> Terms:
         bound_metric=value.bound_metric(loaded),
         fallback=value.fallback,
         guardrails=list(value.guardrails(loaded)),
+        horizon=loaded.horizon,
+        wanted_horizon=data.wanted_horizon,
     )
 
 

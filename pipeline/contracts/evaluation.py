@@ -59,6 +59,10 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The heuristic that places while nothing is live: the first promotion must beat it."""
     guardrails: list[str]
     """Metrics of the problem's own that may not get worse."""
+    horizon: int = 0
+    """Decisions of an episode."""
+    wanted_horizon: int = 0
+    """What ``params.yaml`` asks for; more than ``horizon`` where the windows were too short. 0: the scenario's own."""
     schema: Literal[1] = 1
 
 

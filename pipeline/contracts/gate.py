@@ -20,8 +20,6 @@ Stage = Literal["integrity", "back-test", "fidelity", "origin", "superiority", "
 STAGES: tuple[Stage, ...] = get_args(Stage)
 """In the order they are read."""
 
-REPORT_JSON, REPORT_MARKDOWN, REPORT_HTML = "report.json", "report.md", "report.html"
-
 
 class Bounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An estimate with the two-sided interval of the report's confidence; null is unbounded."""

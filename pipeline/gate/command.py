@@ -26,13 +26,14 @@ from pipeline.contracts.evaluation import (
     Origins,
     Terms,
 )
-from pipeline.contracts.gate import REPORT_HTML, REPORT_JSON, REPORT_MARKDOWN, GateReport
+from pipeline.contracts.gate import GateReport
 from pipeline.errors import GateError
 from pipeline.files import write_atomic
 from pipeline.gate import charts, episodes, html, markdown, replays
 from pipeline.gate.config import Config
 from pipeline.gate.explain import explain
 from pipeline.gate.verdict import Circumstances, judge
+from pipeline.paths import REPORT_HTML, REPORT_JSON, REPORT_MARKDOWN
 from sched_env import problems
 from wire.command import Verb, params_option, problem_option
 from wire.contracts import Document, decode

@@ -119,8 +119,8 @@ def back_test(found: Backtest | None, config: Config) -> Rule:
 
 
 def enough_data(comparer: Comparer) -> list[Rule]:
-    """Traces and independent time blocks behind every number."""
-    config, episodes = comparer.config, comparer.episodes
+    """Traces and independent time blocks behind every number, and episodes as long as was asked for."""
+    config, episodes, terms = comparer.config, comparer.episodes, comparer.terms
     counts = {name: int((episodes.scenario == index).sum()) for index, name in enumerate(episodes.scenarios)}
     least = min(counts, key=lambda name: (counts[name], name))
     blocks = comparer.resampler.blocks()
@@ -139,6 +139,19 @@ def enough_data(comparer: Comparer) -> list[Rule]:
             "pass" if blocks >= config.min_blocks else "inconclusive",
             f"{blocks} independent time blocks",
             f"at least {config.min_blocks}: traces of one block count as one piece of evidence",
+        ),
+        *(
+            [
+                Rule(
+                    "power",
+                    "length of episodes",
+                    "pass" if terms.horizon >= terms.wanted_horizon else "inconclusive",
+                    f"{terms.horizon} decisions",
+                    f"{terms.wanted_horizon}: the best rule of short episodes may not be that of long ones",
+                )
+            ]
+            if terms.wanted_horizon
+            else []
         ),
     ]
 

@@ -93,14 +93,20 @@ def pointed_at(document: bytes, path: str) -> dvc_objects.Output:
 @contextmanager
 def of_run(mirror: Repository, commit: str, problem: str) -> Iterator[Path]:
     """Give the bundle that a recorded run exported: by the hashes in its commit, not from its workspace."""
-    wanted = runs.bundle_output(problem)
+    with output_of_run(mirror, commit, runs.bundle_output(problem)) as folder:
+        yield folder
+
+
+@contextmanager
+def output_of_run(mirror: Repository, commit: str, wanted: str) -> Iterator[Path]:
+    """Give a folder that a stage of a recorded run wrote, brought from the DVC remote if it is not on this machine."""
     md5 = runs.outputs_of(mirror, commit).get(wanted, "")
     if not _DIRECTORY.fullmatch(md5):
         raise RegistryError(f"{runs.LOCK} in commit {commit[:12]} says nothing of {wanted}", "a run that exported it")
     with dvc_folder() as root:
-        folder = root / "bundle"
+        folder = root / "output"
         if not _copied(md5, folder):
-            file = root / "bundle.dvc"
+            file = root / "output.dvc"
             file.write_text(yaml.safe_dump({"outs": [{"md5": md5, "hash": "md5", "path": folder.name}]}))
             dvc(root, "pull", "--quiet", file.name)
         signatures.refuse_links(folder)

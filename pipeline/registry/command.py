@@ -87,6 +87,7 @@ def _lineage(arguments: argparse.Namespace) -> int:
 
 
 def _gc(arguments: argparse.Namespace) -> int:
+    places.require_registry()
     policy = gc.Policy(keep_runs=arguments.keep_runs, keep_days=arguments.keep_days, remote=arguments.remote)
     removed = gc.collect(policy, dry_run=arguments.dry_run)
     _print(("would remove " if arguments.dry_run else "removed ") + line for line in removed or ["nothing"])
@@ -154,7 +155,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     one.add_argument("--last-stage", default="export@{problem}", help="stage that writes the bundle")
     one = add("verify", "prove that registry, bundles, keys and tags are whole, or list what is not", _verify)
     one.add_argument("--url", help="a placement service: its counters show a registry that was cut short")
-    add("tags", "rebuild the GTO tags from the records", _printer(lambda _: restore.rebuild_tags(Chain.open())))
+    add("tags", "rebuild the GTO tags from the records", _printer(lambda _: restore.rebuild_tags(_look())))
     one = add("gc", "remove old run branches, workspaces, cache and logs", _gc)
     one.add_argument("--keep-runs", type=int, default=gc.Policy().keep_runs)
     one.add_argument("--keep-days", type=float, default=gc.Policy().keep_days)

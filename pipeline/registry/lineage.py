@@ -22,6 +22,9 @@ from wire import environment
 from wire.contracts.bundle import POLICY_FILE
 from wire.contracts.record import PromotionRecord
 
+NONE_YET = "make run, or nightly_retrain in Airflow, and an answer to its question"
+"""How the first record comes."""
+
 CONSTRAINTS = "constraints.txt"
 NUMERICAL = ("torch", "numpy", "numba", "stable-baselines3", "sb3-contrib", "gymnasium", "onnx", "onnxscript", "duckdb")
 """Packages whose versions can change the last bit of a policy, or the way it is written down."""
@@ -54,8 +57,10 @@ def find_record(chain: Chain, digest: str) -> PromotionRecord:
     wanted = digest.removeprefix("sha256:")
     found = {one.digest for one in chain.records if one.digest.removeprefix("sha256:").startswith(wanted)}
     if len(found) != 1 or not wanted:
-        known = ", ".join(sorted({record.digest[:19] for record in chain.records})) or "no record at all"
-        raise RegistryError(f"{len(found)} bundles begin with {digest!r}", known)
+        known = ", ".join(sorted({record.digest[:19] for record in chain.records}))
+        if not known:
+            raise RegistryError("the registry holds no record yet", "a promotion, or a rejection", NONE_YET)
+        raise RegistryError(f"{len(found)} bundles begin with {digest!r}", f"one of {known}")
     records = [record for record in chain.records if record.digest in found]
     approved = [record for record in records if record.state == "approved"]
     return (approved or records)[-1]

@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Mapping
 from http.client import HTTPException
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -28,6 +28,8 @@ from wire.contracts.policies import (
     Refusal,
 )
 from wire.contracts.record import PromotionRecord
+
+T = TypeVar("T")
 
 Stage = Literal["shadow", "canary"]
 """How a bundle is tried beside what is live."""
@@ -56,11 +58,21 @@ def live_policy(url: str, problem: str) -> LivePolicy | None:
 
 def policy_state(url: str, problem: str) -> LivePolicy | None:
     """Ask what the service says of a problem, also while its heuristic answers; None before the first push."""
-    body = _call(urllib.request.Request(_address(url, "/v1/policies")))  # noqa: S310  (_address checks the scheme)
+    return policies(url).get(problem)
+
+
+def policies(url: str, *, timeout_s: float = TIMEOUT_S) -> Mapping[str, LivePolicy | None]:
+    """Ask what the service says of every problem."""
+    return ask(url, "/v1/policies", Policies, timeout_s=timeout_s).policies
+
+
+def ask(url: str, path: str, kind: type[T], *, timeout_s: float = TIMEOUT_S) -> T:
+    """Ask the service for a document of a kind."""
+    body = _call(urllib.request.Request(_address(url, path)), timeout_s)  # noqa: S310  (_address checks the scheme)
     try:
-        return msgspec.json.decode(body, type=Policies).policies.get(problem)
+        return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as error:
-        raise PushError(f"{url}/v1/policies answered something else: {error}", "a list of policies") from error
+        raise PushError(f"{url}{path} answered something else: {error}", f"a document as {kind.__name__}") from error
 
 
 def push_bundle(
@@ -140,9 +152,9 @@ def _address(url: str, path: str) -> str:
     return url.rstrip("/") + path
 
 
-def _call(request: urllib.request.Request) -> bytes:
+def _call(request: urllib.request.Request, timeout_s: float = TIMEOUT_S) -> bytes:
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310  (_address checks the scheme)
+        with urllib.request.urlopen(request, timeout=timeout_s) as response:  # noqa: S310  (_address checks the scheme)
             content: bytes = response.read()
     except urllib.error.HTTPError as error:
         reason = _reason(error.read())

@@ -10,7 +10,7 @@ import msgspec
 
 from pipeline.registry import bundles
 from pipeline.registry.chain import Chain
-from pipeline.registry.lineage import Thread, find_record, trace
+from pipeline.registry.lineage import NONE_YET, Thread, find_record, trace
 from pipeline.registry.runs import PREFIX, read_report, report_of
 from sched_env import problems
 from wire.contracts.record import PromotionRecord
@@ -58,6 +58,8 @@ def _looks(chain: Chain, problem: str, live: str) -> str:
 def listing(chain: Chain, problem: str | None = None) -> Iterator[str]:
     """Say what is live, and every record, oldest first."""
     yield from status(chain, problem)
+    if not any(problem in (None, record.problem) for record in chain.records):
+        yield f"no record{f' of {problem}' if problem else ''} yet: {NONE_YET}"
     for record in chain.records:
         if problem in (None, record.problem):
             yield f"  {record.decided_at} {describe(record)}: {record.reason}"

@@ -62,13 +62,14 @@ def test_the_question_comes_from_the_registry_and_goes_to_the_approvers_alone(mo
     from dags import approval_task
 
     monkeypatch.setenv("LOADMASTER_APPROVERS", "ada,bob")
+    monkeypatch.setenv("LOADMASTER_AIRFLOW_URL", "http://airflow")
     task = approval_task.PolicyApproval(task_id="approve", problem="functions")
     assert [dict(user) for user in task.assigned_users] == [{"id": "ada", "name": "ada"}, {"id": "bob", "name": "bob"}]
     asked = {"subject": "Promote sha256:1?", "body": "the report {{ not.rendered }}"}
     called = []
 
-    def call(*arguments):
-        called.append(arguments)
+    def call(*arguments, env):
+        called.append((*arguments, env))
         return json.dumps(asked)
 
     class Asked(Exception):
@@ -85,7 +86,10 @@ def test_the_question_comes_from_the_registry_and_goes_to_the_approvers_alone(mo
     with pytest.raises(Asked) as caught:
         task.execute({"run_id": "-x"})
     assert caught.value.args == (asked["subject"], asked["body"])
-    assert called == [("pipeline.approval", "--problem", "functions", "--run-id=-x")]
+    where = {"LOADMASTER_AIRFLOW_URL": "http://airflow"}
+    assert called == [("pipeline.approval", "--problem", "functions", "--run-id=-x", where)], (
+        "links lead to this Airflow"
+    )
     assert told == [("approval", asked["subject"], "http://airflow/page/required_actions")], "and is told about it"
 
 

@@ -223,6 +223,14 @@ def test_many_traces_of_few_blocks_are_inconclusive(simulate, healthy):
     assert broken(report)["time blocks"] == "inconclusive"
 
 
+@pytest.mark.parametrize(("horizon", "outcome"), [(96, "inconclusive"), (384, "pass"), (500, "pass")])
+def test_episodes_shorter_than_asked_for_prove_nothing(simulate, healthy, horizon, outcome):
+    terms = msgspec.structs.replace(TERMS, horizon=horizon, wanted_horizon=384)
+    report = judge(terms, simulate(BETTER), healthy, QUICK)
+    assert report.outcome == outcome
+    assert {rule.name: rule.outcome for rule in report.rules}["length of episodes"] == outcome
+
+
 def test_one_block_says_nothing_and_does_not_crash(simulate, healthy):
     report = judge(TERMS, simulate(BETTER, blocks=1, traces_per_block=200), healthy, QUICK)
     assert report.outcome == "inconclusive"

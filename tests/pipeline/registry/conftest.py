@@ -68,6 +68,10 @@ def gate():
     champion = pathlib.Path("champions/functions/digest.txt").read_text().strip() or None
     report = {"outcome": "pass", "reason": "better by 2 %", "digest": digest, "champion_digest": champion, "rules": []}
     (folder / "report.json").write_text(json.dumps(report))
+    (folder / "report.html").write_text(f'<h1>{digest}</h1><a href="worst-1.html">replay</a>')
+    for number in (1, 2, 10):
+        (folder / f"worst-{number}.html").write_text(f"<p>replay {number} of {digest}</p>")
+    (folder / "notes.txt").write_text("not for the web")
 
 globals()[sys.argv[1]]()
 """
@@ -159,6 +163,9 @@ class FakeService:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                if self.path == "/v1/overview":
+                    self._send(200, {"timeline": {"functions": [{"decisions": 9, "fallbacks": 1, "p99_ms": 2.5}]}})
+                    return
                 # Held to the contract, so that the stand-in cannot drift from the service.
                 blank = {"previous_digest": None, "loaded_at": None, "fallback": "least_allocated"}
                 shown = {problem: blank | entry if entry else None for problem, entry in service.policies.items()}

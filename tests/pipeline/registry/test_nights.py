@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from pipeline import brief
+from pipeline.errors import RegistryError
 from pipeline.registry import command, nights
-from pipeline.registry.chain import Chain
+from pipeline.registry.chain import Chain, sync
 from tests.pipeline.registry.conftest import HISTORY_RUNS
 from wire.errors import LoadmasterError
 
@@ -80,13 +81,39 @@ def test_an_approval_says_in_its_first_lines_what_changes_and_what_got_worse():
 
 
 def test_who_only_reads_makes_no_registry(tmp_path):
-    for arguments in (["registry", "list"], ["runs"]):
+    asked = (["list"], ["show", "1"], ["diff", "a", "b"], ["gc"], ["lineage", "sha256:ab"], ["tags"])
+    for arguments in (*(["registry", *one] for one in asked), ["runs"]):
         done = subprocess.run(
             [sys.executable, "-m", "wire.cli", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
         )
         assert done.returncode == 2
         assert "there is no registry at" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["list"], "no record yet: make run"),
+        (["list", "--problem", "functions"], "no record of functions yet: make run"),
+        (["gc"], "removed nothing"),
+        (["gc", "--dry-run"], "would remove nothing"),
+        (["tags"], None),
+        (["verify"], "0 records, 0 findings"),
+        (["show", "1"], "the registry holds no record yet; expected a promotion, or a rejection; make run"),
+        (["diff", "a", "b"], "the registry holds no record yet"),
+        (["lineage", "sha256:ab"], "the registry holds no record yet"),
+    ],
+)
+def test_an_empty_registry_says_so_and_how_it_gets_its_first_record(home, capsys, arguments, says):
+    sync()
+    try:
+        assert command.main(arguments) == 0
+        said = capsys.readouterr().out
+    except RegistryError as error:
+        said = str(error)
+    if says is not None:
+        assert says in said
 
 
 def test_runs_are_printed_as_a_table_and_as_json(history, capsys):
