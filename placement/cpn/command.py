@@ -6,6 +6,8 @@ loadmaster jobs logs ID
 loadmaster jobs cancel ID
 loadmaster jobs generate --count 20 --seed 1 > queue.yaml
 loadmaster jobs report --store sqlite:///var/cpn/jobs.db [--json]
+loadmaster jobs profiles --store sqlite:///var/cpn/jobs.db --topology network.yaml --out profiles/finished.csv
+loadmaster jobs benchmark --config cpn.yaml --image registry/loadmaster-workload:1
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
     def command(name: str, text: str) -> argparse.ArgumentParser:
         one = commands.add_parser(name, help=text, description=text)
-        if name not in ("generate", "report"):
+        if name in ("submit", "list", "logs", "cancel"):
             one.add_argument("--url", default="http://127.0.0.1:8100", help="address of the placement service")
         return one
 
@@ -60,12 +62,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     report = command("report", "say from a controller's store what went well, what waited and why")
     report.add_argument("--store", default="sqlite:///var/cpn/jobs.db")
     json_option(report, "the figures")
+    profiles = command("profiles", "write what finished jobs measured, for the next fit of the runtime model")
+    profiles.add_argument("--store", default="sqlite:///var/cpn/jobs.db")
+    profiles.add_argument("--topology", required=True, help="the file or address that the controller reads")
+    profiles.add_argument("--out", type=Path, help="a CSV (default: standard output)")
+    benchmark = command("benchmark", "measure the fingerprint of a card of each type that has none, by a Job on it")
+    benchmark.add_argument("--config", type=Path, required=True, help="the controller's file")
+    benchmark.add_argument("--image", required=True, help="built from docker/workload.Dockerfile")
+    benchmark.add_argument("--card", action="append", default=[], metavar="CLUSTER/NODE/gpuN", help="this card instead")
+    benchmark.add_argument("--seconds", type=int, default=600, help="each of three models runs (default: %(default)s)")
+    benchmark.add_argument("--template", type=Path, default=Path("deploy/benchmark-job.yaml"))
 
 
 def run(options: argparse.Namespace) -> int:
     """Do what was asked."""
     done: int = {
-        "submit": _submit, "list": _list, "logs": _logs, "cancel": _cancel, "generate": _generate, "report": _report
+        "submit": _submit, "list": _list, "logs": _logs, "cancel": _cancel, "generate": _generate, "report": _report,
+        "profiles": _profiles, "benchmark": _benchmark,
     }[options.command](options)  # fmt: skip
     return done
 
@@ -143,6 +156,69 @@ def _report(options: argparse.Namespace) -> int:
     else:
         sys.stdout.write(report.text(jobs, attempts))
     return 0
+
+
+def _profiles(options: argparse.Namespace) -> int:
+    from placement.cpn import profiles
+    from placement.cpn.store import read_only
+    from placement.cpn.topology import Source
+    from sched_env.jobs.finished import write_profiles
+
+    network = Source(options.topology).read()
+    with read_only(options.store) as store:
+        jobs, attempts, _ = store.everything()
+    found = profiles.measured(jobs, attempts, {name: card.type for name, card in network.cards.items()})
+    text = write_profiles(found)
+    if options.out is None:
+        sys.stdout.write(text)
+        return 0
+    unfinished = options.out.with_suffix(".tmp")
+    unfinished.write_text(text)
+    unfinished.replace(options.out)
+    sys.stdout.write(f"{options.out}: {len(found)} sets of {len(attempts)} attempts\n")
+    return 0
+
+
+def _benchmark(options: argparse.Namespace) -> int:
+    from placement.cpn import benchmark, config
+    from placement.cpn.gateway import KubeGateway
+    from placement.cpn.store import read_only
+    from placement.cpn.topology import Card, Source
+    from placement.kube.clusters import connect
+    from placement.kube.config import ClusterSettings
+    from sched_env.jobs import fingerprints
+
+    settings, template = config.load(options.config), fingerprints.template(options.template)
+    network = Source(settings.topology).read()
+    with read_only(settings.store) as store:
+        cards = benchmark.choose(network, store, options.card, settings.fingerprints)
+        if not cards:
+            sys.stderr.write("every type of card has a fingerprint, or no card of it is free\n")
+            return 0
+        gateways = {
+            name: KubeGateway(connect(name, ClusterSettings(one.kubeconfig, one.context)), one.namespace)
+            for name, one in network.clusters.items()
+            if name in {card.cluster for card in cards}
+        }
+
+        def job_of(card: Card, name: str) -> dict[str, object]:
+            return fingerprints.benchmark_job(
+                template, name=name, node=card.node, card=card.number, image=options.image, seconds=options.seconds
+            )
+
+        def came(card: Card, since: float) -> bool:
+            running = (attempt.card for attempt in store.open_attempts())
+            return card.name in running or bool(store.shared_cards_with(card.name, since))
+
+        patience_s = benchmark.START_S + benchmark.MODELS * options.seconds
+        found = benchmark.measure(cards, gateways, job_of, came=came, patience_s=patience_s, report=_say)
+    measured = {kind: {name: round(s, 6) for name, s in one.seconds.items()} for kind, one in found.items()}
+    yaml.safe_dump({"fingerprints": {**settings.fingerprints, **measured}}, sys.stdout, sort_keys=True)
+    return 0
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
 
 
 def _call(url: str, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> bytes:

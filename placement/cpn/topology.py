@@ -182,6 +182,10 @@ class Source:
         self.where = where
         self._seen = ""
 
+    def read(self) -> Network:
+        """Return the network as it is described now; raises as :meth:`changed` does."""
+        return read(self._fetch(), self.where)
+
     def changed(self) -> Network | None:
         """Return the network if the description is another than the last time.
 

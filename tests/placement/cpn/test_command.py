@@ -60,6 +60,11 @@ def test_jobs_are_submitted_listed_withdrawn_read_and_reported(
     assert "Did not finish:\n  two: cancelled" in said
     assert main(["report", "--store", rehearsal.url, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["jobs"] == 2
+    learned = tmp_path / "finished.csv"
+    shown = ["profiles", "--store", rehearsal.url, "--topology", rehearsal.topology, "--out", str(learned)]
+    assert main(shown) == 0
+    assert "1 sets of 2 attempts" in capsys.readouterr().out
+    assert learned.read_text().splitlines()[1].startswith("P100,")
 
 
 def test_refusals_are_printed_with_their_field_and_the_exit_code_says_so(
