@@ -51,6 +51,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=0, help="rounds until so many were answered")
     parser.add_argument("--connections", type=int, default=8)
     parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--python", default=sys.executable, help="the interpreter that serves (default: this one)")
     parser.add_argument("--port", type=int, default=18197)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -65,7 +66,7 @@ def main() -> int:
             f'wrk.method = "POST"\nwrk.headers["Content-Type"] = "application/json"\nwrk.body = {json.dumps(payload)}\n'
         )
         environ = os.environ | {"LOADMASTER_VAR": str(folder), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "placement", "--port", str(options.port), "--log-level", "warning"]
+        command = [options.python, "-m", "placement", "--port", str(options.port), "--log-level", "warning"]
         with subprocess.Popen(command, env=environ) as service:
             try:
                 wait_for(options.port)

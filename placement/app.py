@@ -67,7 +67,7 @@ def create_app(settings: Settings | None = None) -> Starlette:
         routes=[*DESCRIBED, Route("/openapi.json", described), *page.routes],
         exception_handlers={LoadmasterError: refuse, HTTPException: unknown, Exception: fail},
         lifespan=lifespan,
-        middleware=[Middleware(RequestIds), Middleware(Shortcut, routes=DESCRIBED, refuse=refuse)],
+        middleware=[Middleware(Shortcut, routes=DESCRIBED, refuse=refuse), Middleware(RequestIds)],
     )
     app.router.redirect_slashes = False  # an empty 307 is a fourth shape; a path that does not exist is a 404
     return app

@@ -19,8 +19,14 @@ _FIT = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 """What may stand in a log line as it came."""
 
 
+def name_of(scope: Scope) -> bytes:
+    """Return the id of a request: the caller's, if it may stand in a log line as it came, or a new one."""
+    given = next((value for name, value in scope["headers"] if name == HEADER), b"")
+    return given if _FIT.fullmatch(given) else os.urandom(8).hex().encode()
+
+
 class RequestIds:
-    """Names requests; the outermost layer of ours."""
+    """Names requests that no shortcut answers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -30,8 +36,7 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = next((value for name, value in scope["headers"] if name == HEADER), b"")
-        name = given if _FIT.fullmatch(given) else os.urandom(8).hex().encode()
+        name = name_of(scope)
         token = current.set(name.decode())
 
         async def named(message: Message) -> None:

@@ -26,7 +26,7 @@ class Watchdog:
     def __init__(self, deadline_s: float) -> None:
         self.deadline_s = deadline_s
         self._running: dict[int, tuple[float, Any]] = {}
-        self._something_runs, self._closed = threading.Event(), False
+        self._something_runs, self._closed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._look, name="watchdog", daemon=True)
         self._thread.start()
 
@@ -51,14 +51,15 @@ class Watchdog:
 
     def close(self) -> None:
         """Let the thread go."""
-        self._closed = True
+        self._closed.set()
         self._something_runs.set()
         self._thread.join(timeout=10)
 
     def _look(self) -> None:
-        while not self._closed:
+        while not self._closed.is_set():
             self._something_runs.wait()
-            time.sleep(self.deadline_s / LOOKS)
+            if self._closed.wait(self.deadline_s / LOOKS):
+                return
             now = time.monotonic()
             for until, options in list(self._running.values()):
                 if now > until:

@@ -26,6 +26,8 @@ import msgspec
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 HELPS = FOLDER.parents[1] / "wire" / "helps.json"
+EARLY = ("python -m pipeline.", "python -m placement")
+"""What ``wire.early_help`` answers for: the packages that ask it."""
 MADE = "<!-- Made by scripts/reference.py from the code: change the code, then `make reference`. -->\n\n"
 
 
@@ -77,14 +79,18 @@ def helps() -> dict[str, str]:
     for name in door.verbs():
         main = door.load(name)
         if isinstance(main, Verb):
-            parser = Parser(prog=f"loadmaster {name}", description=(main.description or "").strip())
-            main.arguments(parser)
-            found |= _helps(name, parser)
+            for prog, called in ((f"loadmaster {name}", name), (main.prog, main.prog)):
+                if called == name or prog.startswith(EARLY):
+                    parser = Parser(prog=prog, description=(main.description or "").strip())
+                    main.arguments(parser)
+                    found |= _helps(called, parser)
         else:  # a main written out by hand: what it prints
-            called = door._called(f"loadmaster {name}", ["--help"])
-            with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.suppress(SystemExit), called:
-                main()
-            found[name] = "\n".join(_relative(said.getvalue()))
+            module = door.verbs()[name][0].partition(":")[0].removesuffix(".command")
+            for prog, called in ((f"loadmaster {name}", name), (f"python -m {module}", f"python -m {module}")):
+                asked = door._called(prog, ["--help"])
+                with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.suppress(SystemExit), asked:
+                    main()
+                found[called] = "\n".join(_relative(said.getvalue()))
     return found
 
 

@@ -18,6 +18,7 @@ RESULT = ROOT / "docs" / "results" / "system.md"
 FILES = {
     "tests/test_thread.py": "three nights on a real Airflow and service: rejected, approved and live, unchanged",
     "tests/test_roles.py": "the approval against one account of each role, and forged answers",
+    "tests/test_approval_in_browser.py": "the approval in a real Chromium: read, look, answer, see it live",
     "tests/test_postgres.py": "the approval with Airflow's metadata in PostgreSQL; scheduler and worker killed",
     "tests/dags/test_a_night_of_pods.py": "a night of pods on Kubernetes and S3: killed, evicted, node lost",
     "tests/dags/test_backfill_runs.py": "a backfill on a real Airflow, killed in the middle",

@@ -26,7 +26,9 @@ ACCOUNTS = {"vera": "viewer", "ursula": "user", APPROVER: "op", "olga": "op", "a
 STAGES = """
 import json, pathlib, sys, zlib
 from sched_env import problems
+from sched_env.view import live, page
 from wire import sample_bundle
+from wire.contracts.decision import DecisionLine
 stage, out = sys.argv[1], pathlib.Path(sys.argv[2])
 out.mkdir(parents=True)
 standing = pathlib.Path("champions/functions/standing.json")
@@ -40,6 +42,14 @@ elif stage == "gate":
     report = {"outcome": "pass", "reason": "better by 2 %", "digest": digest, "champion_digest": champion, "rules": []}
     (out / "report.json").write_text(json.dumps(report))
     (out / "report.md").write_text("# Better by 2 %\\n")
+    (out / "report.html").write_text(f"<h1>Better by 2 %</h1><p>{digest}</p><a href='worst-1.html'>replay of both</a>")
+    lines = [DecisionLine(
+        at=f"2026-11-16T08:{at:02}:00Z", problem="functions", digest=digest, counter=1, request=f"call {at}",
+        features="0" * 16, candidates=2, feasible=2, chosen="a", runner_up="b", top=[("a", 0.9), ("b", 0.4)],
+        propensity=1.0, fallback=None, reason="the best of 2",
+    ) for at in range(9)]
+    runs = [live.of_lines(lines, "worst")]
+    (out / "worst-1.html").write_text(page.html(runs, "Worst episode 1"))
 else:
     (out / "done").write_text(stage)
 """

@@ -21,6 +21,7 @@ from pipeline.local import servers
 from pipeline.local.__main__ import DAG, SETTLE_SECONDS
 from pipeline.local.airflow_api import ENDED, AirflowApi
 from pipeline.local.servers import APPROVER
+from pipeline.workspace import _laid_over
 from tests.servers import free_port
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1500)]
@@ -43,11 +44,9 @@ def repository(tmp_path_factory):
         if (ROOT / name).is_file() and not name.startswith(("data/metrics/", "dvc.lock")):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
-    params = yaml.safe_load((folder / "params.yaml").read_text())
-    params["train"]["functions"]["maskable_ppo"]["segments"] = 6
-    # The way to production is tried here, not the policy: so short a training pays for its bill with some calls.
-    params["gate"] = {"guardrails": {"sla_violation_rate": {"absolute": 0.02, "relative": 0.5}}}
-    (folder / "params.yaml").write_text(yaml.safe_dump(params))
+    # The way to production is tried here, not the policy; and so is SIZE=demo.
+    params, demo = (yaml.safe_load((folder / name).read_text()) for name in ("params.yaml", "sizes/demo.yaml"))
+    (folder / "params.yaml").write_text(yaml.safe_dump(_laid_over(params, demo)))
     git(folder.parent, "init", "-q", "-b", "main", str(folder))
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "the tree under test")

@@ -90,7 +90,7 @@ def follow(api: AirflowApi, run: str, *, approve: bool, announce: str) -> str:
         api: Airflow, as the user who would approve.
         run: The run id.
         approve: Answer Approve as that user.
-        announce: What to tell a person when the approval waits.
+        announce: What to tell a person when the approval waits; ``{task}`` stands for the task that asks.
     """
     progress, waiting_since, answered = Progress(), {}, set()
     while True:
@@ -102,7 +102,10 @@ def follow(api: AirflowApi, run: str, *, approve: bool, announce: str) -> str:
             key = _key(task)
             if key not in waiting_since:
                 waiting_since[key] = time.monotonic()
-                say(f"  ? {task['task_id']:<42} waits for a person" + ("" if approve else f"\n\n{announce}\n"))
+                say(
+                    f"  ? {task['task_id']:<42} waits for a person"
+                    + ("" if approve else "\n\n" + announce.format(task=task["task_id"]) + "\n")
+                )
             if approve and key not in answered and time.monotonic() - waiting_since[key] > SETTLE_SECONDS:
                 answered.add(key)
                 api.answer(DAG, run, *key, "Approve", "make run APPROVE=yes")
@@ -207,7 +210,7 @@ def _night(settings: servers.LocalSettings, *, approve: bool, conf: dict[str, st
         say(f"{DAG}    {run}")
         announce = (
             "The gate has passed. Read the table and decide:\n"
-            f"  page      {settings.airflow_url}/dags/{DAG}/runs/{run}/tasks/approve/required_actions\n{login}"
+            f"  page      {settings.airflow_url}/dags/{DAG}/runs/{run}/tasks/{{task}}/required_actions\n{login}"
         )
         state = follow(api, run, approve=approve, announce=announce)
         say(f"run ended: {state} after {time.monotonic() - began:.0f} s")

@@ -4,7 +4,8 @@ loadmaster rollout --scenario vm/recovering --policy best_fit --set servers=20 -
 loadmaster view best.parquet
 loadmaster view best.parquet other.parquet --html comparison.html
 
-A decision log of the live service (var/log/decisions/decisions.jsonl) opens in the same page. Keys: space plays,
+A decision log of the live service (var/log/decisions/decisions.jsonl) and a snapshot of a watched cluster
+(curl -s SERVICE/v1/clusters/NAME/snapshot > NAME.json) open in the same page. Keys: space plays,
 arrows step, Home and End go to the ends, D finds the next decision that differs, ? lists the rest.
 """
 
@@ -17,7 +18,7 @@ import sys
 import webbrowser
 from pathlib import Path
 
-from sched_env.view import live, pack, page
+from sched_env.view import live, pack, page, snapshot
 from wire.command import Verb
 from wire.errors import ConfigError
 
@@ -26,7 +27,9 @@ MOST_RUNS = 2
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command line."""
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="replay file, or decision log (.jsonl)")
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="replay file, decision log (.jsonl) or snapshot (.json)"
+    )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page instead of opening it")
     parser.add_argument("--port", type=int, default=0, help="of the page on 127.0.0.1; default: any that is free")
     parser.add_argument("--no-browser", action="store_true", help="say the address and open nothing")
@@ -41,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
             raise ConfigError(
                 f"there is no file {path}", "a replay file", "write one with loadmaster rollout --record RUN.parquet"
             )
-    runs = [live.of_log(path) if path.suffix == ".jsonl" else pack.of_replay(path) for path in options.runs]
+    runs = [opened(path) for path in options.runs]
     title = " and ".join(f"{each.head['policy']} on {each.head['scenario']}" for each in runs)
     text = page.html(runs, f"{title} · Loadmaster replay").encode()
     if options.html:
@@ -61,6 +64,12 @@ def run(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             return 0
     return 0
+
+
+def opened(path: Path) -> pack.Packed:
+    """Read a file by what it is: a replay, a decision log or a snapshot."""
+    readers = {".jsonl": live.of_log, ".json": snapshot.of_snapshot}
+    return readers.get(path.suffix, pack.of_replay)(path)
 
 
 def _write(path: Path, text: bytes) -> None:

@@ -9,6 +9,7 @@ from pipeline import workspace
 from pipeline.champions import Standing
 from pipeline.registry import command as registry
 from pipeline.registry import places
+from sched_env import problems
 from wire.errors import ConfigError
 
 PARAMS = "problems: [functions]\ndata: {from: null, to: null}\nnightly: {days: null}\n"
@@ -180,3 +181,15 @@ def test_other_problems_can_be_tried_without_a_commit(source, var, monkeypatch):
     monkeypatch.setenv("LOADMASTER_PROBLEMS", "functions, vm")
     path = workspace.create(RUN, source=source, home=var)
     assert workspace.problems(path) == ["functions", "vm"]
+
+
+@pytest.mark.parametrize(
+    "path", sorted((workspace.repository() / workspace.SIZES).glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_a_smaller_run_still_evaluates_the_rule_that_its_gate_compares_with(path):
+    laid = workspace._laid_over(
+        yaml.safe_load((workspace.repository() / "params.yaml").read_text()), yaml.safe_load(path.read_text())
+    )
+    for problem, settings in laid["evaluate"].items():
+        if problem in problems.names() and "heuristics" in settings:
+            assert problems.get(problem).fallback in settings["heuristics"], problem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import threading
@@ -12,6 +13,8 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+
+from placement import connections
 
 LINE = 700
 """Bytes of the longest refusal."""
@@ -246,3 +249,52 @@ def test_no_path_and_no_method_answer_in_another_shape(shared_live: Any) -> None
         answer = shared_live.request(method, path, follow_redirects=False)
         assert answer.status_code == status, (method, path, answer.text)
         assert list(answer.json()) == ["error", "live_digest", "live_counter"]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"X-Request-Id: mine\r\n",
+        b"X-Request-Id: two words\r\n",
+        b"Connection: close\r\n",
+        b"Expect: 100-continue\r\n",
+    ],
+    ids=["plain", "named", "named badly", "closing", "asking to go on"],
+)
+@pytest.mark.parametrize("body", [asking([{"name": "a", "state": {}}]), b"{"], ids=["answer", "refusal"])
+def test_an_answer_in_one_write_is_what_uvicorn_would_have_sent(
+    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch, sent: bytes, body: bytes
+) -> None:
+    def told() -> tuple[str, dict[str, str], dict[str, Any]]:
+        head = b"POST /v1/place HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n%s\r\n" % (len(body), sent)
+        with socket.create_connection(address, timeout=5) as connection:
+            connection.sendall(head + body)
+            answer = http.client.HTTPResponse(connection)
+            answer.begin()
+            content = json.loads(answer.read())
+        headers = {name.lower(): value for name, value in answer.getheaders()}
+        drawn = {"date", "x-request-id", "content-length"} - ({"x-request-id"} if b"mine" in sent else set())
+        assert int(headers["content-length"]) > 0
+        changing = {"decision_us": 0.0} if "decision_us" in content else {}
+        return (
+            f"{answer.version} {answer.status} {answer.reason}",
+            {name: "drawn" if name in drawn else value for name, value in headers.items()},
+            content | changing,
+        )
+
+    at_once = told()
+    monkeypatch.setattr(connections, "_answer", lambda *_: False)
+    assert told() == at_once
+
+
+def test_answers_in_one_write_keep_their_connection_and_their_order(address: tuple[str, int]) -> None:
+    bodies = [asking([{"name": f"n{number}", "state": {}}]) for number in range(8)]
+    head = b"POST /v1/place HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+    with socket.create_connection(address, timeout=5) as connection, connection.makefile("rb") as answers:
+        connection.sendall(b"".join(head % len(body) + body for body in bodies))  # all ahead of their answers
+        for number in range(len(bodies)):
+            lines = list(iter(answers.readline, b"\r\n"))
+            assert lines[0].startswith(b"HTTP/1.1 200")
+            [length] = [int(line.split(b":")[1]) for line in lines if line.startswith(b"content-length")]
+            assert f'"n{number}"'.encode() in answers.read(length)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -239,3 +242,16 @@ def test_a_typo_in_the_policy_is_said_before_anything_is_compiled(monkeypatch):
     ):
         with pytest.raises(ConfigError, match=says):
             rollout.main(["--scenario", "vm/fading", *arguments])
+
+
+@pytest.mark.parametrize("scenario", ["vm/recovering", "functions/serverless", "jobs/cpn"])
+def test_a_typo_in_the_policy_is_reported_before_anything_is_compiled(scenario, tmp_path):
+    """On a machine that has compiled nothing yet, where the first step takes tens of seconds."""
+    done = subprocess.run(
+        [sys.executable, "-m", "sched_env.rollout", "--scenario", scenario, "--policy", "best_fitt", "--episodes", "1"],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: policy 'best_fitt' is neither a heuristic of")
+    assert "compiling" not in done.stderr + done.stdout
+    assert list(tmp_path.iterdir()) == []

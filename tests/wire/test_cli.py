@@ -5,6 +5,7 @@ import ast
 import importlib.util
 import json
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -243,3 +244,43 @@ def test_wrong_usage_of_any_verb_is_no_traceback(name, capsys):
     assert left.value.code == 2
     assert "error: " in said.err.splitlines()[-1]  # those written out by hand say their usage before it
     assert "Traceback" not in said.err
+
+
+def modules_with_help():
+    """Every ``python -m`` that has a help of its own, and what it must not wait for."""
+    helps = json.loads((Path(cli.__file__).with_name("helps.json")).read_text())
+    return sorted({called.split()[2] for called in helps if called.startswith("python -m ")})
+
+
+def test_every_module_that_is_a_verb_has_its_help_written_down():
+    mains = {name: entry[0] for name, entry in cli.verbs().items()}
+    progs = {main.prog for name in mains if isinstance(main := cli.load(name), Verb)}
+    progs |= {f"python -m {mains[name].partition(':')[0].removesuffix('.command')}" for name in BY_HAND}
+    wanted = {prog.split()[2] for prog in progs if prog.startswith(("python -m pipeline.", "python -m placement"))}
+    assert len(wanted) > 25
+    assert set(modules_with_help()) == wanted
+
+
+def test_python_m_says_its_help_within_a_second_and_imports_nothing_heavy():
+    """CPU time of the whole process, so that a busy machine does not matter."""
+    spent = {}
+    for module in modules_with_help():
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run(
+            [sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=True, cwd=ROOT
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert done.stdout.startswith(f"usage: python -m {module}"), module
+        spent[module] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert max(spent.values()) < 1.0, spent
+
+
+def test_help_of_a_command_below_a_verb_is_quick_too_and_what_is_unknown_is_asked_of_the_verb():
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline.registry", "show", "--help"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("usage: python -m pipeline.registry show")
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline.push", "nothing", "--help"], capture_output=True, text=True, check=False
+    )
+    assert "usage: python -m pipeline.push" in done.stdout + done.stderr

@@ -3,11 +3,12 @@
 
 const MOST_BARS = 200; // places
 const CELL_GAP = 1;
+const MOST_STEPS = 400; // beyond that all cells are painted anew
 
 class Cluster {
   constructor(canvas, run) {
     Object.assign(this, { canvas, run, mode: run.P <= MOST_BARS ? "bars" : "heat", resource: 0, over: -1 });
-    this.image = document.createElement("canvas");
+    this.still = document.createElement("canvas");
     canvas.tabIndex = 0;
     canvas.setAttribute("role", "img");
     canvas.addEventListener("pointermove", (event) => this.hover(event));
@@ -17,7 +18,7 @@ class Cluster {
   }
 
   grid() { // halves of a server, cards of a node stand together
-    const { run } = this, width = this.canvas.clientWidth, count = run.a.places[run.at];
+    const { run } = this, width = wideOf(this.canvas), count = run.a.places[run.at];
     const together = run.head.kind === "half" ? 2 : 1;
     const groups = Math.ceil(run.P / together);
     if (this.mode === "bars") {
@@ -38,8 +39,7 @@ class Cluster {
   draw() {
     this.g = this.grid();
     const context = fit(this.canvas, this.g.height);
-    context.clearRect(0, 0, this.canvas.clientWidth, this.g.height);
-    if (this.mode === "bars") this.bars(context); else this.heat(context);
+    if (this.mode === "bars") { context.clearRect(0, 0, wideOf(this.canvas), this.g.height); this.bars(context); } else this.heat(context);
     const place = this.run.a.place[this.run.at];
     if (place >= 0) this.outline(context, place, theme.chosen, 2);
     if (this.over >= 0) this.outline(context, this.over, theme.text, 1.5);
@@ -80,29 +80,37 @@ class Cluster {
     }
   }
 
-  heat(context) {
-    const { run, g } = this, { use, G } = run, across = g.columns * g.together;
-    const image = this.image;
-    if (image.width !== across || image.height !== g.rows) { image.width = across; image.height = g.rows; }
-    const inside = image.getContext("2d"), data = inside.createImageData(across, g.rows), pixels = data.data;
-    for (let place = 0; place < g.count; place++) {
-      let share = 0;
-      if (this.resource < G) share = use[place * G + this.resource];
-      else for (let r = 0; r < G; r++) share = Math.max(share, use[place * G + r]);
-      const colour = share > run.hot ? theme.hotRgb : theme.ramp[level(share)], at = place * 4;
-      pixels[at] = colour[0]; pixels[at + 1] = colour[1]; pixels[at + 2] = colour[2]; pixels[at + 3] = 255;
+  heat(context) { // kept as a picture: a step paints only the cells that changed
+    const { run, g } = this, ratio = devicePixelRatio || 1, { still } = this;
+    const key = [wideOf(this.canvas), g.height, ratio, theme.version, this.resource, g.count, run.episodeOf(run.at)].join();
+    const inside = still.getContext("2d", { alpha: false });
+    if (key !== this.painted || run.at < this.paintedAt || run.at - this.paintedAt > MOST_STEPS) {
+      still.width = this.canvas.width;
+      still.height = this.canvas.height;
+      inside.fillStyle = theme.panel;
+      inside.fillRect(0, 0, still.width, still.height);
+      for (let place = 0; place < g.count; place++) this.cell(inside, place, ratio);
+      this.painted = key;
+    } else {
+      const { used_at, used_of } = run.a;
+      for (let i = used_at[this.paintedAt + 1]; i < used_at[run.at + 1]; i++) this.cell(inside, used_of[i], ratio);
     }
-    inside.putImageData(data, 0, 0);
-    context.imageSmoothingEnabled = false;
-    context.drawImage(image, 0, 0, g.columns * g.wide, g.rows * g.step);
-    if (g.step > 9) { // a grid, where it does not hide the cells
-      context.strokeStyle = theme.panel;
-      context.lineWidth = CELL_GAP;
-      context.beginPath();
-      for (let row = 1; row < g.rows; row++) { context.moveTo(0, row * g.step); context.lineTo(g.columns * g.wide, row * g.step); }
-      for (let column = 1; column < g.columns; column++) { context.moveTo(column * g.wide, 0); context.lineTo(column * g.wide, g.height); }
-      context.stroke();
-    }
+    this.paintedAt = run.at;
+    context.drawImage(still, 0, 0, still.width / ratio, still.height / ratio);
+  }
+
+  cell(inside, place, ratio) { // on whole pixels, so that a cell painted alone covers what it covered before
+    const { run, g } = this, { use, G } = run, group = Math.floor(place / g.together), part = place % g.together;
+    if (place >= g.count) return;
+    let share = 0;
+    if (this.resource < G) share = use[place * G + this.resource];
+    else for (let r = 0; r < G; r++) share = Math.max(share, use[place * G + r]);
+    const across = (group % g.columns) * g.wide + (part * g.wide) / g.together, down = Math.floor(group / g.columns) * g.step;
+    const gap = g.step > 9 ? CELL_GAP : 0; // where it does not hide the cells
+    const left = Math.round(across * ratio), top = Math.round(down * ratio);
+    const right = Math.round((across + g.wide / g.together) * ratio) - (part + 1 === g.together ? gap : 0);
+    inside.fillStyle = share > run.hot ? theme.hot : theme.rampCss[level(share)];
+    inside.fillRect(left, top, right - left, Math.round((down + g.step) * ratio) - gap - top);
   }
 
   outline(context, place, colour, width) {

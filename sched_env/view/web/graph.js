@@ -23,7 +23,7 @@ class Graph {
 
   draw() {
     const run = this.run, episode = run.episodeOf(run.at), graph = run.head.episodes[episode]?.graph;
-    const width = this.canvas.clientWidth;
+    const width = wideOf(this.canvas);
     if (!graph) { fit(this.canvas, 20).clearRect(0, 0, width, 20); this.spots = []; return; }
     const { rows } = this.lay(graph), most = Math.max(...rows.map((row) => row.length));
     const height = Math.max(120, Math.min(420, most * 26)), context = fit(this.canvas, height);

@@ -32,7 +32,7 @@ class Pane {
     this.tiles = element("div", { class: "tiles" });
     this.tiles.style.setProperty("--tiles", head.resources.length + (head.live ? 3 : head.problem === "pods" ? 5 : 4));
     this.gauges = head.resources.map((name) => this.tile(`${name}, mean`, true));
-    this.figures = { score: head.live ? null : this.tile("Score so far"), decision: this.tile("Decision"),
+    this.figures = { score: head.live ? null : this.tile("Score so far"), decision: this.tile(head.still ? "Sample" : "Decision"),
       places: this.tile({ half: "Servers", card: "Cards", node: "Nodes" }[head.kind] ?? "Candidates"), time: this.tile("Cluster time") };
     if (head.problem === "pods" && !head.live) this.figures.moves = this.tile("Migrations");
     this.who = element("div", { class: "who" });
@@ -94,7 +94,7 @@ class Pane {
       this.colourKeys();
     };
     mode.addEventListener("click", () => { this.cluster.mode = this.cluster.mode === "heat" ? "bars" : "heat"; show(); this.cluster.draw(); });
-    const panel = element("div", { class: "panel" }, element("div", { class: "head" }, element("h3", {}, run.head.live ? "How often each was chosen" : "Cluster before the decision"),
+    const panel = element("div", { class: "panel" }, element("div", { class: "head" }, element("h3", {}, run.head.still ? "The cluster as it was" : run.head.live ? "How often each was chosen" : "Cluster before the decision"),
       element("div", { class: "right" }, legend, which, mode)), element("div", { class: "scrolled" }, canvas));
     this.showKeys = show;
     show();
@@ -143,13 +143,14 @@ class Pane {
     for (const mark of this.root.querySelectorAll("[data-resource]")) mark.style.background = resourceColour(Number(mark.dataset.resource));
   }
 
-  draw() {
-    this.drawFigures();
-    this.drawRequest();
-    this.drawScores();
+  draw(words = true) { // drawings first: they need what the page measures before words are written
     this.cluster.draw();
     this.trend.draw();
     if (!this.history.hidden) (this.tab === "graph" && this.graph ? this.graph : this.timeline).draw();
+    if (!words) return;
+    this.drawFigures();
+    this.drawRequest();
+    this.drawScores();
     this.drawEvents();
   }
 
@@ -188,7 +189,7 @@ class Pane {
 
   drawRequest() {
     const { run } = this, { a, at } = run, R = this.values.length;
-    this.who.textContent = a.place[at] < 0 ? "Nothing is placed now" : `${run.words[a.who[at]] || "request"} → ${run.name(a.place[at])}`;
+    this.who.textContent = a.place[at] < 0 ? (run.head.still ? "A snapshot: nothing is asked" : "Nothing is placed now") : `${run.words[a.who[at]] || "request"} → ${run.name(a.place[at])}`;
     this.values.forEach(([cell, unit], number) => {
       const value = a.request[at * R + number];
       cell.textContent = unit === null ? (value ? "yes" : "no") : exact(value) + unit;
@@ -245,6 +246,7 @@ class Pane {
 
   decided(frame) {
     const { run } = this, { a } = run, who = run.words[a.who[frame]];
+    if (run.head.still) return "sample";
     if (a.place[frame] < 0) return run.head.live ? `${who}: nowhere` : "wait";
     for (let e = a.event_at[frame]; e < a.event_at[frame + 1]; e++) {
       if (a.event_who[e] === a.who[frame] && KINDS[a.event[e]] === "move") return `${who}: ${run.name(a.event_from[e])} → ${run.name(a.event_to[e])}`;

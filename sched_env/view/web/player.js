@@ -2,7 +2,7 @@
 // Playback of one run or two in step, keys, and the start of the page.
 
 const $ = (id) => document.getElementById(id);
-const player = { runs: [], panes: [], frame: 0, playing: false, last: 0, owed: 0, drawn: 0 };
+const player = { runs: [], panes: [], frame: 0, playing: false, last: 0, owed: 0, drawn: 0, worded: 0 };
 
 async function open() {
   readTheme();
@@ -46,12 +46,15 @@ function go(frame) {
   const lead = player.runs[0];
   player.frame = Math.max(0, Math.min(lead.frames - 1, Math.round(frame)));
   player.runs.forEach((run, number) => run.seek(number ? follow(run, player.frame) : player.frame));
-  player.panes.forEach((pane) => pane.draw());
+  // Nobody reads words that change sixty times a second: while it plays they follow ten times a second.
+  const words = !player.playing || performance.now() - player.worded >= 100;
+  if (words) player.worded = performance.now();
+  player.panes.forEach((pane) => pane.draw(words));
   player.drawn++;
   $("slider").value = String(player.frame);
   $("slider").setAttribute("aria-valuetext", `decision ${player.frame + 1} of ${lead.frames}`);
   $("where").textContent = `${whole(player.frame + 1)} / ${whole(lead.frames)}`;
-  player.panes.forEach((pane) => {
+  if (words) player.panes.forEach((pane) => {
     const { run } = pane;
     pane.cluster.canvas.setAttribute("aria-label", `Cluster before decision ${run.at + 1}: ` + run.resources.map((name, r) => `${name} ${percent(run.trend[run.at * run.G + r])}`).join(", "));
   });
@@ -69,6 +72,7 @@ function play(on) {
   $("play").textContent = on ? "❚❚" : "▶";
   $("play").setAttribute("aria-pressed", String(on));
   $("play").setAttribute("aria-label", on ? "Pause" : "Play");
+  if (!on) go(player.frame); // with every word
   if (on && player.frame === player.runs[0].frames - 1) go(0);
   player.last = performance.now();
   player.owed = 0;

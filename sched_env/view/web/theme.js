@@ -26,6 +26,7 @@ function readTheme() {
       ? [theme.lowRgb, theme.midRgb, share / 0.5] : [theme.midRgb, theme.highRgb, (share - 0.5) / 0.5];
     return from.map((value, k) => Math.round(value + (to[k] - value) * part));
   });
+  theme.rampCss = theme.ramp.map(([r, g, b]) => `rgb(${r} ${g} ${b})`);
   theme.dark = matchMedia("(prefers-color-scheme: dark)").matches;
   theme.version++;
 }
@@ -33,7 +34,14 @@ function readTheme() {
 const level = (share) => Math.max(0, Math.min(255, Math.round(share * 255)));
 const HUES = [212, 28, 152, 282, 52, 190, 336, 96];
 
-function hue(text) { // a function, or a model of a job, has a colour of its own; other things differ from their neighbours
+const hues = new Map();
+
+function hue(text) {
+  if (!hues.has(text)) hues.set(text, hueOf(text));
+  return hues.get(text);
+}
+
+function hueOf(text) { // a function, or a model of a job, has a colour of its own; other things differ from their neighbours
   const kind = text.match(/^job \d+ (.+)$|^(.+) #\d+$/);
   if (!kind) return HUES[Number(text.match(/\d+/)?.[0] ?? 0) % HUES.length];
   let sum = 0;
@@ -41,8 +49,20 @@ function hue(text) { // a function, or a model of a job, has a colour of its own
   return HUES[sum % HUES.length];
 }
 
+const widths = new Map(); // asking an element for its width after something was written lays out the whole page
+const watching = new ResizeObserver((entries) => {
+  const changed = entries.filter(({ target, contentRect }) => widths.get(target) !== Math.round(contentRect.width));
+  for (const { target, contentRect } of changed) widths.set(target, Math.round(contentRect.width));
+  if (changed.length) dispatchEvent(new Event("resize"));
+});
+
+function wideOf(canvas) {
+  if (!widths.has(canvas)) { widths.set(canvas, canvas.clientWidth); watching.observe(canvas); }
+  return widths.get(canvas);
+}
+
 function fit(canvas, height) { // sharp on any screen; returns the context in CSS pixels
-  const width = canvas.clientWidth, ratio = devicePixelRatio || 1;
+  const width = wideOf(canvas), ratio = devicePixelRatio || 1;
   if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);

@@ -5,7 +5,7 @@ const LEAST_ROW = 18, TALL = 360, MOST_ROWS = 24, BARS_AT_ONCE = 420;
 
 class Timeline {
   constructor(canvas, run) {
-    Object.assign(this, { canvas, run, top: 0, left: 110, bars: [] });
+    Object.assign(this, { canvas, run, top: 0, left: 110, bars: [], labels: new Map() });
     canvas.addEventListener("pointermove", (event) => this.hover(event));
     canvas.addEventListener("pointerleave", () => tell(""));
   }
@@ -26,7 +26,7 @@ class Timeline {
   }
 
   draw() {
-    const run = this.run, rows = this.rows(), width = this.canvas.clientWidth;
+    const run = this.run, rows = this.rows(), width = wideOf(this.canvas);
     const ROW = Math.max(LEAST_ROW, Math.min(52, Math.floor(TALL / rows))), height = rows * ROW + 22;
     const context = fit(this.canvas, height), [begin, end, now, episode] = this.window(), { lives } = run;
     const place = run.a.place[run.at], left = (this.left = width < 520 ? 64 : 120);
@@ -42,8 +42,7 @@ class Timeline {
       const where = this.top + row, y = row * ROW;
       context.fillStyle = where === place ? theme.chosen : theme.soft;
       context.textAlign = "left";
-      const label = context.measureText(run.name(where)).width <= left - 8 ? run.name(where) : run.short(where);
-      context.fillText(fitted(label, left - 8, context), 0, y + ROW / 2 + 4);
+      context.fillText(this.label(where, left - 8, context), 0, y + ROW / 2 + 4);
       context.fillStyle = theme.track;
       context.fillRect(left, y + ROW - 2, width - left, 1);
       const ends = [];
@@ -72,6 +71,15 @@ class Timeline {
     context.fillText(run.clock(begin), left, height - 6);
     context.textAlign = "right";
     context.fillText(run.clock(end), width, height - 6);
+  }
+
+  label(place, room, context) { // measuring text is dear, and rows are the same from frame to frame
+    if (this.room !== room) { this.labels.clear(); this.room = room; }
+    if (!this.labels.has(place)) {
+      const name = this.run.name(place);
+      this.labels.set(place, fitted(context.measureText(name).width <= room ? name : this.run.short(place), room, context));
+    }
+    return this.labels.get(place);
   }
 
   hover(event) {

@@ -25,7 +25,7 @@ class Trend {
   to(event) { this.go(this.frameAt(event)); }
 
   draw() {
-    const width = this.canvas.clientWidth, height = 92, run = this.run, episode = run.episodeOf(run.at);
+    const width = wideOf(this.canvas), height = 92, run = this.run, episode = run.episodeOf(run.at);
     const key = [width, episode, theme.version].join();
     if (key !== this.drawn) { this.paint(width, height); this.drawn = key; }
     const context = fit(this.canvas, height), ratio = devicePixelRatio || 1;

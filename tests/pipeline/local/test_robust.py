@@ -90,6 +90,7 @@ def test_the_demo_is_laid_over_settings_that_exist(tmp_path):
     below, above = (yaml.safe_load((ROOT / name).read_text()) for name in ("params.yaml", "sizes/demo.yaml"))
     path = tmp_path / "params.yaml"
     path.write_text(yaml.safe_dump(_laid_over(below, above)))
-    assert load("ingest", IngestConfig, path).sample.days == 2
-    assert load("gate", Config, path)
-    assert load("train", dict, path)["functions"]["maskable_ppo"]["teacher"] == "oracle_greedy", "the rest stays"
+    assert load("ingest", IngestConfig, path)
+    assert load("gate", Config, path).guardrails["sla_violation_rate"].absolute == 0.02
+    training = load("train", dict, path)["functions"]["maskable_ppo"]
+    assert (training["segments"], training["teacher"]) == (6, "oracle_greedy"), "the rest stays"

@@ -10,7 +10,7 @@ import pytest
 
 from sched_env.view.command import main
 from wire.contracts.decision import DecisionLine
-from wire.errors import ConfigError, ContractError
+from wire.errors import ConfigError, ContractError, TraceError
 
 
 def page_of(tmp_path, *runs):
@@ -177,3 +177,56 @@ def test_it_serves_the_page_on_this_machine_alone(recorded):
                 urllib.request.urlopen(address + "elsewhere", timeout=10)
         finally:
             process.terminate()
+
+
+def snapshot_of(folder, **changes):
+    """A cluster of two nodes as the service answers it: one pod measured three times, one not at all."""
+    node = {"cpu_cores": 4.0, "mem_gib": 8.0, "price_usd_per_hour": 1.0, "active": True}
+    pod = {"workload": "web", "cpu_cores": 2.0, "mem_gib": 2.0, "movable": True}
+    document = {
+        "cluster": "east",
+        "taken_at": "2026-11-16T02:00:00Z",
+        "step_s": 60,
+        "nodes": [{"name": name, **node} for name in ("node-a", "node-b")],
+        "pods": [
+            {"name": "shop/web-1", "node": "node-b", "cpu_used": [1.0, 3.0, 2.0], "mem_used": [1.0, 1.0, 4.0], **pod},
+            {"name": "shop/web-2", "node": "node-a", "cpu_used": [], "mem_used": [], **pod},
+        ],
+        "schema": 1,
+    } | changes
+    path = folder / "east.json"
+    path.write_bytes(msgspec.json.encode(document))
+    return path
+
+
+@pytest.mark.browser
+def test_a_snapshot_of_a_watched_cluster_opens_in_the_same_page(browser, tmp_path):
+    tab, complaints = opened(browser, page_of(tmp_path, snapshot_of(tmp_path)))
+    assert tab.locator("#where").inner_text() == "1 / 3"
+    assert "2 pods on 2 of 2 nodes, 2 movable; of 1 it is not known what they used" in tab.locator(".note").inner_text()
+    tab.keyboard.press("ArrowRight")
+    # cpu and memory asked for, then used, of both nodes at the second sample
+    assert tab.evaluate("[...player.runs[0].use]") == [0.5, 0.25, 0, 0, 0.5, 0.25, 0.75, 0.125]
+    tab.locator(".scrolled canvas").focus()
+    tab.keyboard.press("ArrowRight")
+    tab.keyboard.press("ArrowRight")
+    tip = tab.locator("#tip").inner_text()
+    assert "node-b" in tip
+    assert "cpu used 75.0 %" in tip
+    assert "shop/web-1" in tip
+    assert complaints == []
+    tab.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"nodes": []}, "no node with cpu"),
+        ({"taken_at": "yesterday"}, "RFC 3339"),
+        ({"schema": 9}, "snapshot answered"),
+    ],
+)
+def test_a_snapshot_that_is_none_is_refused(tmp_path, changes, words):
+    with pytest.raises(TraceError, match=words):
+        main([str(snapshot_of(tmp_path, **changes)), "--html", str(tmp_path / "page.html")])
+    assert not (tmp_path / "page.html").exists()
