@@ -2,7 +2,7 @@
 
     loadmaster train --problem functions --algorithm maskable_ppo --seed 0    on the windows of data/
     loadmaster train --env fading --alg dqn                                   on a scenario, as VMAgent's users type it
-    loadmaster train --env my/fading.yaml --alg my/algs/dqn.yaml --set segments=8 --tensorboard var/tensorboard
+    loadmaster train --env my/fading.yaml --alg my/algs/dqn.yaml --set segments=8
 
 On windows it learns from the train split, keeps the weights that did best on the validation split, and never sees the
 test split; the result is what ``export`` chooses from. On a scenario it learns from the scenario's own trace, from
@@ -214,7 +214,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command line."""
     task_options(parser)
     seed_option(parser, "the training; equal seeds give equal weights")
-    parser.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="write TensorBoard's files here")
+    parser.add_argument(
+        "--tensorboard", type=Path, metavar="FOLDER", help="TensorBoard's files go here (default: below var/tensorboard)"
+    )
     parser.add_argument("--out", type=Path, help="with --env: where the result goes (default: below var/trainings)")
 
 
@@ -222,6 +224,7 @@ def run(options: argparse.Namespace) -> int:
     """Train one policy."""
     task, algorithm, layers = chosen(options)
     settings, seed = algorithms.settings(algorithm, *layers), options.seed
+    scratch = scratch_folder(task, algorithm, seed, settings)
     with tqdm(total=settings.segments, unit="segment", desc=f"{algorithm} {task.problem} {seed}", disable=None) as bar:
 
         def report(segment: int, row: Row) -> None:
@@ -236,10 +239,11 @@ def run(options: argparse.Namespace) -> int:
             algorithm,
             settings,
             seed,
-            scratch_folder(task, algorithm, seed, settings),
+            scratch,
             report=report,
             device=options.device,
-            tensorboard=options.tensorboard,
+            # Named as the checkpoint is: a training that goes on writes on, another night's stands beside it.
+            tensorboard=options.tensorboard or var() / "tensorboard" / scratch.name,
         )
     if options.problem:
         write(paths.POLICIES / task.problem / f"{algorithm}-{seed}", trained, description)

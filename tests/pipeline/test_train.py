@@ -38,6 +38,7 @@ def test_an_environment_and_an_algorithm_by_name_give_a_policy_that_rollout_take
     assert json.loads((out / "policy.json").read_text())["algorithm"] == "dqn"
     rows = list(csv.DictReader((out / "curve.csv").open()))
     assert [row["segment"] for row in rows] == ["0.0", "1.0", "2.0"]
+    assert len(list((tmp_path / "var" / "tensorboard").glob("functions-dqn-*/**/events.out.tfevents.*"))) >= 1
     episodes = run_episodes(str(scenario), str(out / "policy.onnx"), episodes=2)
     assert all(episode["steps"] for episode in episodes)
 
