@@ -157,16 +157,14 @@ class QueueingStack(Stack):
         for index, service in enumerate(SERVICES):
             for number, life in enumerate(self.replicas[index]):
                 made = ("ReplicaSet", f"{service.name}-6c8d9f7b54")
-                # An API server writes whole seconds.
-                begin, end = (self.start_s + np.floor(at) for at in life)
-                ended = end if life.end_s < self.length_s else np.inf
+                ended = self.start_s + (life.end_s if life.end_s < self.length_s else np.inf)
                 self.pod_of[index, number] = Pod(
                     "shop",
                     f"{service.name}-6c8d9f7b54-r{number:04d}",
                     self.machines[self.played.node[index][number]].name,
                     made,
                     ("Deployment", service.name),
-                    begin,
+                    self.start_s + life.begin_s,
                     ended,
                     ended,
                     service.cpu,

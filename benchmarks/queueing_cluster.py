@@ -76,6 +76,8 @@ class QueueingCluster(QueueingStack):
             for number, pod in enumerate(pods):
                 pod.node = self.machines[self.played.node[index][number]].name
         scaled = self._scaled_pods()
+        for pod in scaled:
+            pod.created_s = float(np.floor(pod.created_s))  # an API server writes whole seconds
         self.names += list(CALLED)
         for index, pods in enumerate(self.called, start=len(SERVICES)):
             self.pod_of |= {(index, number): pod for number, pod in enumerate(pods)}
