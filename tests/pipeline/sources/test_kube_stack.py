@@ -145,20 +145,24 @@ def test_nodes_are_active_when_ordinary_pods_may_go_there(found):
 def test_pods_have_their_workload_owner_size_and_node(found):
     got = {row[0]: row[1:] for row in found.rows("pods", "distinct pod, function, owner_kind")}
     lives = {pod.key: pod for pod in found.stack.pods}
-    assert set(got) == set(lives)
-    for key, pod in lives.items():
-        kind, name = pod.owner
-        name = "kube-apiserver" if kind == "Node" else name or pod.name
-        assert got[key] == (f"{pod.namespace}/{name}", kind or None), key
+    # Whoever lives for less than a scrape may never be seen at work; events and tasks have it all the same.
+    brief = {key for key, pod in lives.items() if pod.ended_s - pod.created_s - 3 < found.stack.scrape_s}
+    assert set(lives) - brief <= set(got) <= set(lives)
+    for key, told in got.items():
+        kind, name = lives[key].owner
+        name = "kube-apiserver" if kind == "Node" else name or lives[key].name
+        assert told == (f"{lives[key].namespace}/{name}", kind or None) or (key in brief and told == (None, None)), key
     sizes = found.rows("pods", "distinct pod, node, cpu_request_cores, mem_request_gib, gpu_request_cards")
     wanted = {
         (pod.key, pod.node, pod.cpu_request, pod.mem_request_gib, pod.cards or None)
         for pod in found.stack.pods
-        if pod.key != "shop/db-0"
+        if pod.key not in {"shop/db-0", *brief}
     }
-    assert {row for row in sizes if row[0] != "shop/db-0"} == wanted
+    assert {row for row in sizes if row[0] not in {"shop/db-0", *brief}} == wanted
     owners = {(pod.namespace, pod.owner[1] or pod.name) for pod in found.stack.pods}
-    assert len({function for function, _ in got.values()}) == len(owners), "a CronJob is one workload, not one a run"
+    assert len({function for function, _ in got.values() if function}) == len(owners), (
+        "a CronJob is one workload, not one a run"
+    )
 
 
 def test_lives_are_told_exactly(found):
@@ -185,7 +189,7 @@ def test_lives_are_told_exactly(found):
                 assert row[8] == pytest.approx(pod.ended_s - pod.created_s - 2)
     # What the text ends with looks deleted, for nobody scrapes any more; whole days have none of it.
     left = {key for key in got if key[1] == "delete" and got[key][2] >= stack.end_s}
-    assert set(got) - left == wanted
+    assert set(got) - (left - wanted) == wanted
 
 
 def test_a_name_that_is_given_again_has_two_lives_on_two_nodes(found):
@@ -213,7 +217,8 @@ def test_completed_pods_ask_for_nothing(found):
                 first, last = (int((at - START) // WINDOW_S) for at in (pod.ended_s, pod.ended_s + 120))
                 slack[first : last + 1] += pod.cpu_request * 120 / WINDOW_S
         assert (np.abs(got - want) > slack)[1:-1].sum() <= 2, machine.name
-        assert abs(got[1:-1].mean() / want[1:-1].mean() - 1) < 0.02, machine.name
+        # Nobody sees a pod go before the next scrape.
+        assert abs(got[1:-1].mean() / want[1:-1].mean() - 1) < 0.02 * found.stack.scrape_s / 30, machine.name
 
 
 def test_use_equals_the_truth(found):
@@ -248,7 +253,7 @@ def test_requests_are_counted_through_the_ingress_and_its_restart(found):
         truth = found.stack.response_s[name][1:-1]
         assert (told * got).sum() == pytest.approx((truth * want).sum(), rel=0.01)
         plenty = want > 0.5 * want.mean()
-        assert np.median(np.abs(told / truth - 1)[plenty]) < 0.03
+        assert np.median(np.abs(told[plenty] / truth[plenty] - 1)) < 0.03
         assert np.median([p95[name][w + 1] for w in np.flatnonzero(plenty)]) > np.median(told[plenty])
 
 
@@ -258,7 +263,7 @@ def test_histograms_count_the_calls_within_each_bound(found):
         for bound in (0.05, 0.25, 1.0, np.inf):
             got = sum(calls for function, le, calls in rows if function == name and le == bound)
             within = found.stack.answered_within(name, bound)
-            assert got == pytest.approx(within.sum(), rel=0.02), (name, bound)
+            assert got == pytest.approx(within.sum(), rel=0.02, abs=2), (name, bound)
         assert want.sum() == pytest.approx(sum(c for f, le, c in rows if f == name and np.isinf(le)), rel=0.02)
 
 
