@@ -85,7 +85,7 @@ def page(results: Mapping[str, Any]) -> str:
     if "azure" in results:
         lines += _azure(results["azure"])
     if results.get("sample"):
-        lines += _origins(results["sample"])
+        lines += origins(results["sample"], "the sample")
     return "\n".join(lines) + "\n"
 
 
@@ -111,18 +111,19 @@ def _azure(found: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _origins(sample: Mapping[str, Any]) -> list[str]:
+def origins(parts: Mapping[str, Any], of_what: str) -> list[str]:
+    """Lay out where every number of each problem comes from."""
     lines = [
         "",
         "## Measured, estimated, assumed",
         "",
-        "What the test windows of the sample tell of each number, feature by feature; the gate's report has this "
+        f"What the test windows of {of_what} tell of each number, feature by feature; the gate's report has this "
         "table for every night, and is inconclusive where more than half is assumed of what decides a metric.",
         "",
         "| problem | number | measured | estimated | assumed | decides |",
         "| --- | --- | ---: | ---: | ---: | --- |",
     ]
-    for problem, one in sample.items():
+    for problem, one in parts.items():
         for origin in one["origins"]:
             total = max(origin["measured"] + origin["estimated"] + origin["assumed"], 1)
             shares = [f"{origin[kind] / total:.0%}" for kind in ("measured", "estimated", "assumed")]

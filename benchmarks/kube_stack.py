@@ -25,8 +25,10 @@ F8 = NDArray[np.float64]
 GIB = 2.0**30
 WINDOW_S = 300
 JOB_EVERY_S, JOB_RUNS_S, JOB_KEPT_S = 600, 150, 1800
-TUNE_EVERY_S, FLOW_EVERY_S, NOTICED_S = 900, 600, 3
-"""Between two jobs on a card, between two workflows, and until the engine sees that a task has ended."""
+TUNE_EVERY_S, NOTICED_S = 900, 3
+"""Between two jobs on a card, and until the engine sees that a task of a workflow has ended."""
+ROLLED_OUT_S = 60
+"""How long old pods of a roll-out stay beside the new ones."""
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, np.inf)
 MODES = {"user": 0.7, "system": 0.3}
 
@@ -77,8 +79,21 @@ class Pod:
         return f"{self.namespace}/{self.name}"
 
 
+def with_uids(pods: list[Pod]) -> list[Pod]:
+    """Give each life a uid of 36 characters, the same in every run."""
+    for pod in pods:
+        digest = f"{zlib.crc32(f'{pod.key}{pod.created_s}'.encode()):08x}"
+        pod.uid = f"{digest}-0000-4000-8000-{digest}0000"
+    return pods
+
+
 class Stack:
     """The cluster, its truth, and its series."""
+
+    flow_every_s = 600
+    """Between two workflows."""
+    flow_kept_s = JOB_KEPT_S
+    """How long pods of a workflow are kept after they have completed."""
 
     def __init__(self, start_s: int, hours: float, scrape_s: int = 30, seed: int = 11) -> None:
         self.start_s, self.length_s, self.scrape_s = start_s, hours * 3600.0, scrape_s
@@ -115,7 +130,8 @@ class Stack:
         pods.append(Pod("default", "debug", "worker-2", ("<none>", "<none>"), ("", ""), before, cpu=0.01))
         # A Deployment that is rolled out anew half-way, and another of the same name next door.
         for index, node in enumerate(("worker-1", "worker-2", "worker-3")):
-            for hash_, born, dies in (("6c8d9f7b54", before, at(0.3)), ("7f9c4b5d68", at(0.3) + 20 + index, np.inf)):
+            rolled = at(0.3) + 20 + index
+            for hash_, born, dies in (("6c8d9f7b54", before, rolled + ROLLED_OUT_S), ("7f9c4b5d68", rolled, np.inf)):
                 pods.append(Pod("shop", f"api-{hash_}-p{index}xyz", node, ("ReplicaSet", f"api-{hash_}"),
                                 ("Deployment", "api"), born, dies, dies, 0.5, 0.5))  # fmt: skip
         pods.append(Pod("staging", "api-5b6f7c8d9d-q0xyz", "worker-1", ("ReplicaSet", "api-5b6f7c8d9d"),
@@ -142,13 +158,9 @@ class Stack:
             job, ran = f"tune-{(int(born) // 60):08d}", 400.0 + 60.0 * (number % 5)
             pods.append(Pod("ml", f"{job}-t{number:04d}", "gpu-1", ("Job", job), ("CronJob", "tune"), float(born),
                             float(born + ran), float(born + ran + JOB_KEPT_S), 1.0, 8.0, 1, 1, cpu=0.9))  # fmt: skip
-        for born in np.arange(self.start_s + 240.0, self.end_s - 900, FLOW_EVERY_S):
+        for born in np.arange(self.start_s + 240.0, self.end_s - 900, self.flow_every_s):
             pods += self._workflow(float(born))
-        for pod in pods:
-            # A uid of 36 characters, the same in every run.
-            digest = f"{zlib.crc32(f'{pod.key}{pod.created_s}'.encode()):08x}"
-            pod.uid = f"{digest}-0000-4000-8000-{digest}0000"
-        return pods
+        return with_uids(pods)
 
     def _workflow(self, born: float) -> list[Pod]:
         """An execution of an Argo workflow: one task, three beside each other, one; each a pod of its own."""
@@ -156,10 +168,10 @@ class Stack:
         pods: list[Pod] = []
 
         def ran(template: str, made: float, seconds: float) -> float:
-            turn = len(pods) + int(born) // FLOW_EVERY_S
+            turn = len(pods) + int(born) // self.flow_every_s
             end = made + 2 + seconds
             pods.append(Pod("data", f"{name}-{template}-{3000 + len(pods)}", f"worker-{1 + turn % 3}",
-                            ("Workflow", name), ("Workflow", "etl"), made, end, end + JOB_KEPT_S, 0.25, 0.25,
+                            ("Workflow", name), ("Workflow", "etl"), made, end, end + self.flow_kept_s, 0.25, 0.25,
                             cpu=0.2))  # fmt: skip
             return end
 

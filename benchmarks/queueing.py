@@ -15,16 +15,16 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 from itertools import count, pairwise
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
-from kube_stack import F8, WINDOW_S, Machine, Pod, Stack
+from kube_stack import F8, WINDOW_S, Machine, Pod, Stack, with_uids
 from numpy.typing import NDArray
 
 I8 = NDArray[np.int64]
 INTERFERENCE = 0.2
-KEEP_MINUTES = 8
-"""How long a replica that is not needed is kept."""
+IDLE_CORES = 0.01
+"""What a replica uses beside its calls."""
 COOLDOWN_S = 300.0
 """How long a node is paid for after its last replica has left."""
 PRICES = {"m5.xlarge": 0.192, "m5.2xlarge": 0.384, "m5.4xlarge": 0.768}
@@ -100,7 +100,7 @@ class Replica(NamedTuple):
 
 
 class QueueingStack(Stack):
-    """A day of eight services on six machines.
+    """A day of eight services on seven machines.
 
     Args:
         start_s: First second.
@@ -108,7 +108,13 @@ class QueueingStack(Stack):
         scrape_s: Seconds between scrapes.
         seed: Names arrivals, replicas and times of calls.
         load: Times as many calls as usual.
+        scheduler: Who places replicas.
     """
+
+    keep_minutes = 8
+    """How long a replica that is not needed is kept."""
+    prices: ClassVar[dict[str, float]] = PRICES
+    """USD an hour by instance type; a node of another type costs 1."""
 
     def __init__(
         self,
@@ -120,6 +126,7 @@ class QueueingStack(Stack):
         scheduler: str = "spread",
     ) -> None:
         self.seed, self.load, self.scheduler = seed, load, scheduler
+        self.kinds: tuple[Service, ...] = SERVICES
         super().__init__(start_s, hours, scrape_s, seed)
 
     def _machines(self) -> list[Machine]:
@@ -141,37 +148,37 @@ class QueueingStack(Stack):
             pods.append(Pod("shop", name, node, made, made, before, cpu_request=1.0, mem_request_gib=2.0, cpu=cores))
         self._draw()
         self.played = self.play(self.scheduler)
+        return with_uids(pods + self._scaled_pods())
+
+    def _scaled_pods(self) -> list[Pod]:
+        """Pods of the services, where the scheduler has put them."""
         self.names = [f"shop/{service.name}" for service in SERVICES]
+        self.pod_of: dict[tuple[int, int], Pod] = {}
         for index, service in enumerate(SERVICES):
             for number, life in enumerate(self.replicas[index]):
                 made = ("ReplicaSet", f"{service.name}-6c8d9f7b54")
-                ended = life.end_s if life.end_s < self.length_s else np.inf
-                node = self.machines[self.played.node[index][number]].name
-                pods.append(
-                    Pod(
-                        "shop",
-                        f"{service.name}-6c8d9f7b54-r{number:04d}",
-                        node,
-                        made,
-                        ("Deployment", service.name),
-                        self.start_s + life.begin_s,
-                        self.start_s + ended,
-                        self.start_s + ended,
-                        service.cpu,
-                        service.mem,
-                        cpu=0.01,
-                    )
+                ended = self.start_s + (life.end_s if life.end_s < self.length_s else np.inf)
+                self.pod_of[index, number] = Pod(
+                    "shop",
+                    f"{service.name}-6c8d9f7b54-r{number:04d}",
+                    self.machines[self.played.node[index][number]].name,
+                    made,
+                    ("Deployment", service.name),
+                    self.start_s + life.begin_s,
+                    ended,
+                    ended,
+                    service.cpu,
+                    service.mem,
+                    cpu=IDLE_CORES,
                 )
-        for pod in pods:
-            pod.uid = f"{abs(hash((pod.key, pod.created_s))) % 16**8:08x}-0000-4000-8000-{pod.name[-12:]:0>12}"
-        return pods
+        return list(self.pod_of.values())
 
     def _draw(self) -> None:
         """Draw arrivals, replicas and times of calls."""
         self.replicas: list[list[Replica]] = []
         self.calls: list[Calls] = []
         minutes = int(self.length_s // 60)
-        for index, service in enumerate(SERVICES):
+        for index, service in enumerate(self.kinds):
             rng = np.random.default_rng([self.seed, index])
             at = np.arange(minutes) * 60.0
             wander = np.zeros(minutes)
@@ -183,7 +190,7 @@ class QueueingStack(Stack):
                 rate = rate * np.where(np.sin(2 * np.pi * at / 5400 + service.phase) > -0.3, 1.3, 0.0)
             counts = rng.poisson(rate * 60.0)
             arrival = np.sort(np.repeat(at, counts) + rng.uniform(0.0, 60.0, counts.sum()))
-            lives = self._scaled(service, counts, arrival, rng)
+            lives = self._lives(index, counts, arrival, rng)
             ready = np.array([life.begin_s + (0.0 if life.begin_s <= 0 else service.cold_s) for life in lives])
             replica, start = _dealt(arrival, ready, np.array([life.end_s for life in lives]), rng)
             work = (
@@ -198,6 +205,10 @@ class QueueingStack(Stack):
             self.replicas.append(lives)
             self.calls.append(Calls(arrival, work, wait, replica, start))
 
+    def _lives(self, index: int, counts: I8, arrival: F8, rng: np.random.Generator) -> list[Replica]:
+        """Replicas of a service."""
+        return self._scaled(self.kinds[index], counts, arrival, rng)
+
     def _scaled(self, service: Service, counts: I8, arrival: F8, rng: np.random.Generator) -> list[Replica]:
         """Replicas by the rate of calls, minute by minute; the youngest goes first, and none lives for ever."""
         wanted = np.ceil(counts / 60.0 * service.work_s / service.target).astype(int)
@@ -206,7 +217,7 @@ class QueueingStack(Stack):
         """Beginning, and the time at which it is replaced (a node is drained, a version rolled out)."""
         for minute in range(len(counts)):
             now = minute * 60.0
-            need = max(int(wanted[max(minute - KEEP_MINUTES, 0) : minute + 1].max()), service.least)
+            need = max(int(wanted[max(minute - self.keep_minutes, 0) : minute + 1].max()), service.least)
             for place, (begin, until) in enumerate(alive):
                 if until <= now:
                     lives.append(Replica(begin, now))
@@ -226,10 +237,7 @@ class QueueingStack(Stack):
         rng = np.random.default_rng([self.seed, 99])
         machines = self.machines
         size = np.array([(m.cores - KEPT_CORES, m.mem_gib - KEPT_GIB) for m in machines], dtype=float)
-        used = np.zeros_like(size)
-        used += (0.1, 0.125)
-        for name, _ in BACKGROUND.values():
-            used[[m.name for m in machines].index(name)] += (1.0, 2.0)
+        used = self._taken()
         order: list[tuple[float, int, int, int]] = []
         for index, lives in enumerate(self.replicas):
             for number, life in enumerate(lives):
@@ -238,13 +246,13 @@ class QueueingStack(Stack):
                     order.append((life.end_s, 0, index, number))
         node = {index: [-1] * len(lives) for index, lives in enumerate(self.replicas)}
         for time, begins, index, number in sorted(order):
-            asks = np.array([SERVICES[index].cpu, SERVICES[index].mem])
+            asks = self._asks(index)
             if not begins:
                 used[node[index][number]] -= asks
                 continue
-            fits = ((used + asks) <= size + 1e-9).all(axis=1)
+            fits = ((used + asks) <= size + 1e-9).all(axis=1) & self._open(index, number, time)
             if not fits.any():
-                raise ValueError(f"{SERVICES[index].name} fits nowhere at {time:.0f} s: fewer calls, or more machines")
+                raise ValueError(f"replica {index}/{number} fits nowhere at {time:.0f} s: fewer calls, more machines")
             after = ((used + asks) / size).mean(axis=1)
             rule = first if then is None or time < at_s else then
             score = {"spread": -after, "pack": after, "random": rng.uniform(size=len(machines))}[rule]
@@ -252,6 +260,26 @@ class QueueingStack(Stack):
             node[index][number] = chosen
             used[chosen] += asks
         return self._queued(node)
+
+    def _taken(self) -> F8:
+        """Room by node that is taken before anything is placed."""
+        used = np.tile((0.1, 0.125), (len(self.machines), 1))
+        for name, _ in BACKGROUND.values():
+            used[[m.name for m in self.machines].index(name)] += (1.0, 2.0)
+        return used
+
+    def _asks(self, index: int) -> F8:
+        """Room that a replica takes."""
+        return np.array([self.kinds[index].cpu, self.kinds[index].mem])
+
+    def _open(self, index: int, number: int, time_s: float) -> NDArray[np.bool_]:  # noqa: ARG002
+        """Nodes that a replica may go to."""
+        return np.ones(len(self.machines), bool)
+
+    def _others(self, machine: int, node: dict[int, list[int]]) -> list[tuple[float, float]]:  # noqa: ARG002
+        """What else computes on a node: cores from a moment on."""
+        name = self.machines[machine].name
+        return [(-np.inf, SYSTEM_CORES + 0.02 + sum(cores for at, cores in BACKGROUND.values() if at == name))]
 
     def _queued(self, node: dict[int, list[int]]) -> Played:
         """Let the calls of each node share its cores."""
@@ -264,8 +292,8 @@ class QueueingStack(Stack):
         for number, machine in enumerate(self.machines):
             mine = np.flatnonzero(place == number)
             mine = mine[np.argsort(start[mine], kind="stable")]
-            other = SYSTEM_CORES + 0.02 + sum(cores for at, cores in BACKGROUND.values() if at == machine.name)
-            ends, spent = shared(start[mine].tolist(), work[mine].tolist(), machine.cores, other)
+            others = self._others(number, node)
+            ends, spent = shared(start[mine].tolist(), work[mine].tolist(), machine.cores, others)
             done[mine], cpu[mine] = ends, spent
         parts = [slice(offset[i], offset[i + 1]) for i in range(len(sizes))]
         answer = {i: done[part] + self.calls[i].wait_s for i, part in enumerate(parts)}
@@ -278,7 +306,6 @@ class QueueingStack(Stack):
         """Count the calls in the windows in which they were answered."""
         played, self.services, self.requests, self.response_s = self.played, {}, {}, {}
         self._within: dict[str, tuple[I8, F8]] = {}
-        mine: dict[str, Pod] = {pod.name: pod for pod in self.pods}
         for pod in self.pods:
             pod.use = np.full(self.windows, pod.cpu)
         for index, name in enumerate(self.names):
@@ -288,13 +315,13 @@ class QueueingStack(Stack):
             counts = np.bincount(window, minlength=self.windows).astype(float)
             self.requests[name] = counts
             self.response_s[name] = np.bincount(window, response, self.windows) / np.maximum(counts, 1.0)
-            self.services[name] = (counts / WINDOW_S, SERVICES[index].work_s)
+            self.services[name] = (counts / WINDOW_S, self.kinds[index].work_s)
             self._within[name] = (window, response)
             replica, cpu = self.calls[index].replica[whole], played.cpu_s[index][whole]
             lives = len(self.replicas[index])
             spent = np.bincount(replica * self.windows + window, cpu, lives * self.windows).reshape(lives, -1)
             for number in range(lives):
-                pod = mine[f"{SERVICES[index].name}-6c8d9f7b54-r{number:04d}"]
+                pod = self.pod_of[index, number]
                 there = self._present(pod) * WINDOW_S
                 pod.use = pod.use + np.where(there > 1.0, spent[number] / np.maximum(there, 1.0), 0.0)
 
@@ -324,17 +351,21 @@ class QueueingStack(Stack):
             paid = begin_s
             for begin, end in sorted((life.begin_s, life.end_s) for i, n, life in lives if played.node[i][n] == number):
                 low, high = max(begin, paid, begin_s), min(end + COOLDOWN_S, end_s)
-                hours += max(high - low, 0.0) / 3600.0 * PRICES[machine.instance_type]
+                hours += max(high - low, 0.0) / 3600.0 * self.prices.get(machine.instance_type, 1.0)
                 paid = max(paid, min(end + COOLDOWN_S, end_s))
-        idle = sum(0.01 * max(min(life.end_s, end_s) - max(life.begin_s, begin_s), 0.0) for _, _, life in lives)
-        other = len(self.machines) * (SYSTEM_CORES + 0.02) + sum(cores for _, cores in BACKGROUND.values())
         return {
             "sla_violation_rate": late / calls,
             "response_ratio": float(every.mean()),
             "response_ratio_p95": float(np.quantile(every, 0.95)),
-            "used_cores": (cpu + idle) / (end_s - begin_s) + other,
+            "used_cores": (cpu + self._idle(begin_s, end_s)) / (end_s - begin_s),
             "cost_usd": hours,
         }
+
+    def _idle(self, begin_s: float, end_s: float) -> float:
+        """Core-seconds of a stretch that are no call's."""
+        lives = [max(min(one.end_s, end_s) - max(one.begin_s, begin_s), 0.0) for each in self.replicas for one in each]
+        other = len(self.machines) * (SYSTEM_CORES + 0.02) + sum(cores for _, cores in BACKGROUND.values())
+        return IDLE_CORES * sum(lives) + other * (end_s - begin_s)
 
 
 def _dealt(arrival: F8, ready: F8, end: F8, rng: np.random.Generator) -> tuple[I8, F8]:
@@ -356,18 +387,26 @@ def _dealt(arrival: F8, ready: F8, end: F8, rng: np.random.Generator) -> tuple[I
     return replica, start
 
 
-def shared(start: list[float], work: list[float], cores: int, other: float) -> tuple[F8, F8]:
-    """Return when each call is done and how long it held a core; calls come in order, ``other`` cores are taken."""
+def shared(start: list[float], work: list[float], cores: int, others: list[tuple[float, float]]) -> tuple[F8, F8]:
+    """Return when each call is done and how long it held a core; calls come in order.
+
+    Args:
+        start: When each call comes.
+        work: How long it computes on a core of its own.
+        cores: Of the node.
+        others: Cores that others take, each from a moment on; the first from before all calls.
+    """
     done, spent = np.empty(len(start)), np.empty(len(start))
     now = progress = held = 0.0
     running: list[tuple[float, int, float]] = []
     """What progress each call ends at, its number, and the core time of one call when it came."""
-    free = cores - other
-    upcoming = iter([*zip(start, count(), work, strict=False), (np.inf, -1, 0.0)])
-    for time, number, amount in upcoming:
+    other = others[0][1]
+    turns = [(time, -1, cores_taken) for time, cores_taken in others[1:]]
+    calls = zip(start, count(), work, strict=False)
+    for time, number, amount in [*heapq.merge(turns, calls), (np.inf, -1, other)]:
         while running:
             k = len(running)
-            part = min(1.0, free / k)
+            part = min(1.0, (cores - other) / k)
             speed = part / (1.0 + INTERFERENCE * min(1.0, (k + other) / cores))
             wanted, first, since = running[0]
             end = now + (wanted - progress) / speed
@@ -382,4 +421,6 @@ def shared(start: list[float], work: list[float], cores: int, other: float) -> t
         now = time
         if number >= 0:
             heapq.heappush(running, (progress + amount, number, held))
+        else:
+            other = amount
     return done, spent

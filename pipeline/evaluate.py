@@ -69,8 +69,9 @@ class EvaluateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     traces: int
     """Start points in each scenario, spread over the test windows; the gate wants at least 200."""
-    block_seconds: float
-    """Start points within one such stretch of time are not independent: the gate resamples whole blocks."""
+    block_seconds: float | None = None
+    """Start points within one such stretch of time are not independent: the gate resamples whole blocks. Null: as long
+    as the longest episode of the test windows, which ``functions`` can tell."""
     loads: dict[str, float] = msgspec.field(default_factory=lambda: {"recorded": 1.0})
     """Scenario -> density of arrivals; 1 is as recorded."""
     heuristics: list[str] = msgspec.field(default_factory=list)

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 Split = Literal["train", "validation", "test"]
 FEWEST_STARTS, SHORTEST_HORIZON = 16, 16
 """Start points that each split should have, and the decisions below which an episode says nothing."""
+BLOCK_STEP_S = 1000.0
+"""Time blocks that fit the episodes are a multiple of this: a night with one pod more keeps its blocks."""
 PLENTY = 8
 """Episodes that a split must hold, one after another, for nobody to doubt that it has starts."""
 
@@ -120,8 +122,16 @@ class Workload(NamedTuple):
             return rows
         return rows[np.linspace(0, rows.size - 1, count).astype(np.int64)]
 
-    def blocks(self, starts: Rows, block_seconds: float) -> NDArray[np.int64]:
-        """Number the stretches of recorded time that start rows fall into."""
+    def blocks(self, starts: Rows, block_seconds: float | None) -> NDArray[np.int64]:
+        """Number the stretches of recorded time that start rows fall into; None: as long as the longest episode."""
+        if block_seconds is None:
+            longest_s = get(self.problem).longest_s
+            if longest_s is None:
+                raise ConfigError(
+                    f"evaluate.{self.problem}.block_seconds is missing",
+                    "seconds of recorded time, more than an episode takes",
+                )
+            block_seconds = max(np.ceil(longest_s(self.trace, self.scenario) / BLOCK_STEP_S), 1.0) * BLOCK_STEP_S
         return (get(self.problem).times_s(self.trace, starts) // block_seconds).astype(np.int64)
 
     def fingerprint(self) -> str:

@@ -49,6 +49,8 @@ class Dataset(NamedTuple):
     concluded."""
     believed: Callable[[Any, Path], Any] | None = None
     """The same trace as schedulers believe it, by the further models in a folder; None: they know the truth."""
+    longest_s: Callable[[Any, Scenario], float] | None = None
+    """Recorded time of the longest episode of a trace; None: whoever evaluates says how long time blocks are."""
 
 
 def later(module: str, name: str) -> Callable[..., Any]:

@@ -253,6 +253,14 @@ def starts(trace: Trace, scenario: Scenario) -> Rows:
     return chosen
 
 
+def longest_s(trace: Trace, scenario: Scenario) -> float:
+    """Time from the first to the last arrival of the longest episode."""
+    instances = trace[0]
+    there = (instances.arrival_s <= 0.0) & (instances.node >= 0)
+    came = instances.arrival_s[~there & ~instances.held]
+    return float((came[scenario.horizon - 1 :] - came[: came.size - scenario.horizon + 1]).max(initial=0.0))
+
+
 def times_s(trace: Trace, rows: Rows) -> NDArray[np.float64]:
     """When instances arrived."""
     return trace[0].arrival_s[rows]
@@ -389,4 +397,5 @@ DATASET = Dataset(
     fit,
     check,
     decisive={"cpu_gain": "sla_violation_rate", "cold_start_s": "sla_violation_rate"},
+    longest_s=longest_s,
 )

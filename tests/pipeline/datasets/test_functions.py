@@ -100,6 +100,21 @@ def test_starts_have_a_whole_episode_after_them_and_keep_their_recorded_time(fol
     assert functions.times_s(trace, rows).tolist() == [30.0]
 
 
+def test_time_blocks_that_nobody_sets_are_as_long_as_the_longest_episode(folder, at):
+    from pipeline import datasets
+    from sched_env import scenarios
+    from wire.errors import ConfigError
+
+    trace = functions.load(folder, START, at(1500))
+    scenario = scenarios.load("functions/serverless", {"horizon": 2})
+    assert functions.longest_s(trace, scenario) == 400.0 - 60.0
+    data = datasets.Workload("functions", scenario, trace, START.isoformat(), at(1500).isoformat())
+    assert data.blocks(np.array([0, 2]), None).tolist() == [0, 0], "a thousand seconds are the shortest block"
+    assert data.blocks(np.array([0, 2]), 100.0).tolist() == [0, 4]
+    with pytest.raises(ConfigError, match=r"evaluate\.vm\.block_seconds"):
+        data._replace(problem="vm").blocks(np.array([0]), None)
+
+
 def test_pods_from_before_are_the_first_rows_on_their_nodes(folder, at, write, event):
     size = {"cpu_cores": 1.0, "mem_gib": 2.0}
     rows = [

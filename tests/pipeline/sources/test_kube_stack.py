@@ -1,10 +1,10 @@
 """A kube-prometheus-stack as it is installed, in a real Prometheus: what comes out equals what was true.
 
-The stack (``benchmarks/kube_stack.py``) imports nothing of ours; nothing is set but the address.
+The stack (``benchmarks/queueing_cluster.py``) imports nothing of ours; nothing is set but the address. Its calls are
+played by a queue on the machines on which their pods sit.
 """
 
-import importlib.util
-import sys
+import importlib
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -42,16 +42,13 @@ SHORT = {
 }
 UNTOLD = {}
 """Problem -> what decides and a default kube-prometheus-stack does not tell."""
-PRICES = {"m5.xlarge": 0.192, "g5.2xlarge": 1.212}
+PRICES = {"m5.xlarge": 0.192, "m5.2xlarge": 0.384, "g5.2xlarge": 1.212}
 
 
 def load_stack():
-    path = Path(__file__).parents[3] / "benchmarks" / "kube_stack.py"
-    spec = importlib.util.spec_from_file_location("kube_stack", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["kube_stack"] = module
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).parents[3] / "benchmarks")
+        return importlib.import_module("queueing_cluster").QueueingCluster
 
 
 class Found:
@@ -84,7 +81,7 @@ class Found:
 def found(request, tmp_path_factory, serve_prometheus):
     hours, scrape_s = request.param
     folder = tmp_path_factory.mktemp("stack")
-    stack = load_stack().Stack(START, hours, scrape_s)
+    stack = load_stack()(START, hours, scrape_s)
     stack.write(folder / "stack.om")
     (folder / "prices.csv").write_bytes(format_prices(PRICES))
     last = DAY + timedelta(days=max(round(hours / 24) - 1, 0))
@@ -99,7 +96,7 @@ def found(request, tmp_path_factory, serve_prometheus):
     return Found(stack, folder, verdict, manifest)
 
 
-def test_five_machines_are_five_nodes(found):
+def test_every_machine_is_one_node(found):
     wanted = [
         (
             m.name,
@@ -128,8 +125,9 @@ def test_five_machines_are_five_nodes(found):
 
 def test_a_network_card_of_unknown_speed_has_no_capacity(found):
     speed = found.by_window("nodes", "node", "net_capacity_mb_s")
-    assert set(speed["gpu-1"].values()) == {3125.0}
-    assert {value for node, values in speed.items() if node != "gpu-1" for value in values.values()} == {None}
+    told = {m.name: m.nic_bytes_s / 1e6 if m.nic_bytes_s > 0 else None for m in found.stack.machines}
+    assert {node: set(values.values()) for node, values in speed.items()} == {n: {mb_s} for n, mb_s in told.items()}
+    assert None in told.values()
     assert not any("negative" in rule for (rule,) in found.rows("quarantine", "rule"))
 
 
@@ -147,19 +145,24 @@ def test_nodes_are_active_when_ordinary_pods_may_go_there(found):
 def test_pods_have_their_workload_owner_size_and_node(found):
     got = {row[0]: row[1:] for row in found.rows("pods", "distinct pod, function, owner_kind")}
     lives = {pod.key: pod for pod in found.stack.pods}
-    assert set(got) == set(lives)
-    for key, pod in lives.items():
-        kind, name = pod.owner
-        name = "kube-apiserver" if kind == "Node" else name or pod.name
-        assert got[key] == (f"{pod.namespace}/{name}", kind or None), key
+    # Whoever lives for less than a scrape may never be seen at work; events and tasks have it all the same.
+    brief = {key for key, pod in lives.items() if pod.ended_s - pod.created_s - 3 < found.stack.scrape_s}
+    assert set(lives) - brief <= set(got) <= set(lives)
+    for key, told in got.items():
+        kind, name = lives[key].owner
+        name = "kube-apiserver" if kind == "Node" else name or lives[key].name
+        assert told == (f"{lives[key].namespace}/{name}", kind or None) or (key in brief and told == (None, None)), key
     sizes = found.rows("pods", "distinct pod, node, cpu_request_cores, mem_request_gib, gpu_request_cards")
     wanted = {
         (pod.key, pod.node, pod.cpu_request, pod.mem_request_gib, pod.cards or None)
         for pod in found.stack.pods
-        if pod.key != "shop/db-0"
+        if pod.key not in {"shop/db-0", *brief}
     }
-    assert {row for row in sizes if row[0] != "shop/db-0"} == wanted
-    assert len({function for function, _ in got.values()}) == 10, "a CronJob is one workload, not one a run"
+    assert {row for row in sizes if row[0] not in {"shop/db-0", *brief}} == wanted
+    owners = {(pod.namespace, pod.owner[1] or pod.name) for pod in found.stack.pods}
+    assert len({function for function, _ in got.values() if function}) == len(owners), (
+        "a CronJob is one workload, not one a run"
+    )
 
 
 def test_lives_are_told_exactly(found):
@@ -186,7 +189,7 @@ def test_lives_are_told_exactly(found):
                 assert row[8] == pytest.approx(pod.ended_s - pod.created_s - 2)
     # What the text ends with looks deleted, for nobody scrapes any more; whole days have none of it.
     left = {key for key in got if key[1] == "delete" and got[key][2] >= stack.end_s}
-    assert set(got) - left == wanted
+    assert set(got) - (left - wanted) == wanted
 
 
 def test_a_name_that_is_given_again_has_two_lives_on_two_nodes(found):
@@ -207,11 +210,15 @@ def test_completed_pods_ask_for_nothing(found):
         want = found.stack.requested_cores(machine.name)
         got = np.array([asked[machine.name][w] for w in range(found.stack.windows)])
         assert (got <= machine.cores).all()
-        # A deletion is known to a minute, so a window may be off by a fifth of one pod; the window of a name's two
-        # lives is told of the second.
-        np.testing.assert_allclose(got[1:-1], want[1:-1], atol=0.65)
-        assert np.sort(np.abs(got - want))[:-2].max() < 0.15
-        assert abs(got[1:-1].mean() / want[1:-1].mean() - 1) < 0.02, machine.name
+        # When a pod was deleted is known to two minutes; the window of a name's two lives is told of the second.
+        slack = np.full(found.stack.windows, 0.1)
+        for pod in found.stack.pods:
+            if pod.node == machine.name and pod.ended_s == pod.shown_until_s < found.stack.end_s:
+                first, last = (int((at - START) // WINDOW_S) for at in (pod.ended_s, pod.ended_s + 120))
+                slack[first : last + 1] += pod.cpu_request * 120 / WINDOW_S
+        assert (np.abs(got - want) > slack)[1:-1].sum() <= 2, machine.name
+        # Nobody sees a pod go before the next scrape.
+        assert abs(got[1:-1].mean() / want[1:-1].mean() - 1) < 0.02 * found.stack.scrape_s / 30, machine.name
 
 
 def test_use_equals_the_truth(found):
@@ -220,7 +227,10 @@ def test_use_equals_the_truth(found):
     for machine in stack.machines:
         want = stack.node_cpu(machine.name)
         got = np.array([use[machine.name][w] for w in range(stack.windows)], dtype=float)
-        np.testing.assert_allclose(got[1:-1], want[1:-1], atol=0.2, err_msg=machine.name)
+        # A window's edges lie between two scrapes, so it has a little of what its neighbours used.
+        jumps = np.abs(np.diff(want, prepend=want[0])) + np.abs(np.diff(want, append=want[-1]))
+        off = np.abs(got - want) - 0.2 - jumps * stack.scrape_s / WINDOW_S
+        assert off[1:-1].max() < 0.0, machine.name
         assert abs(np.nansum(got[1:-1]) / want[1:-1].sum() - 1) < 0.01, machine.name
     pods = found.by_window("pods", "pod", "cpu_used_mean_cores")
     for pod in stack.pods:
@@ -233,15 +243,18 @@ def test_requests_are_counted_through_the_ingress_and_its_restart(found):
     requests = found.by_window("functions", "function", "requests")
     mean = found.by_window("functions", "function", "response_mean_s")
     p95 = found.by_window("functions", "function", "response_p95_s")
-    assert set(requests) == {"shop/api", "staging/api"}
+    assert set(requests) == set(found.stack.names)
     inner = range(1, found.stack.windows - 1)
     for name in requests:
-        want = found.stack.requests[name]
-        got = np.array([requests[name][w] for w in inner])
-        assert abs(got.sum() / want[1:-1].sum() - 1) < 0.005
-        response = np.array([mean[name][w] for w in inner])
-        np.testing.assert_allclose(response, found.stack.response_s[name][1:-1], rtol=0.06)
-        assert np.median([p95[name][w] for w in inner]) > np.median(response)
+        want = found.stack.requests[name][1:-1]
+        got = np.array([requests[name].get(w) or 0.0 for w in inner])
+        assert abs(got.sum() / want.sum() - 1) < 0.005
+        told = np.array([mean[name].get(w) or 0.0 for w in inner])
+        truth = found.stack.response_s[name][1:-1]
+        assert (told * got).sum() == pytest.approx((truth * want).sum(), rel=0.01)
+        plenty = want > 0.5 * want.mean()
+        assert np.median(np.abs(told[plenty] / truth[plenty] - 1)) < 0.03
+        assert np.median([p95[name][w + 1] for w in np.flatnonzero(plenty)]) > np.median(told[plenty])
 
 
 def test_histograms_count_the_calls_within_each_bound(found):
@@ -250,7 +263,7 @@ def test_histograms_count_the_calls_within_each_bound(found):
         for bound in (0.05, 0.25, 1.0, np.inf):
             got = sum(calls for function, le, calls in rows if function == name and le == bound)
             within = found.stack.answered_within(name, bound)
-            assert got == pytest.approx(within.sum(), rel=0.02), (name, bound)
+            assert got == pytest.approx(within.sum(), rel=0.02, abs=2), (name, bound)
         assert want.sum() == pytest.approx(sum(c for f, le, c in rows if f == name and np.isinf(le)), rel=0.02)
 
 
