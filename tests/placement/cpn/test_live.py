@@ -12,15 +12,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
 from pipeline.runtime_model import profiles
-from placement.cpn import config
+from placement.cpn import config, manifests
+from placement.cpn.gateway import KubeGateway
+from placement.cpn.records import Attempt
 from placement.cpn.store import read_only
+from placement.cpn.submission import read as read_job
+from placement.cpn.topology import read as read_network
+from placement.kube.clusters import connect
+from placement.kube.config import ClusterSettings
 from sched_env.jobs import synthetic
 from tests import servers
-from tests.placement.cpn.conftest import MODELS, manifest
+from tests.placement.cpn.conftest import MODELS, known, manifest
 from tests.placement.cpn.live_parts import benchmark_module, nodes, played, topology
 from tests.placement.kube.control_plane import ControlPlane
 
@@ -173,6 +180,30 @@ def test_a_card_is_measured_by_a_benchmark_job_whose_log_comes_through_the_api_s
     until(lambda: not kube.get("/apis/batch/v1/namespaces/default/jobs")["items"], "the Job to be removed")
     again = loadmaster("jobs", "benchmark", "--config", str(settings), "--image", "loadmaster-workload:1")
     assert again == ""
+
+
+@pytest.mark.parametrize("mode", ["direct", "hami"])
+def test_a_real_api_server_takes_the_jobs_of_both_gpu_modes_and_says_what_is_missing(
+    kube: ControlPlane, tmp_path: Path, mode: str
+) -> None:
+    network = read_network(topology(kube, tmp_path / "topology.yaml").read_text(), "here")
+    card, cluster = network.cards["here/n1/gpu1"], network.clusters["here"]
+    cluster = msgspec.structs.replace(cluster, gpu_mode=mode, hami_pool="poc" if mode == "hami" else "")
+    job, kept = read_job(body("one", "cnn-small", 10.0), known(network), now=1.0, tenant=None, key=None)
+    attempt = Attempt(job.id, 1, job.model, "here", card.node, card.name, "fifo", 1.0, 1.0, None, "")
+    gateway = KubeGateway(connect("here", ClusterSettings(str(kube.kubeconfig), "test")), "default")
+    made = manifests.build(msgspec.json.decode(kept), job, attempt, card, cluster, "cpn")
+    gateway.create(made)
+    gateway.create(made)  # the same again is the same Job
+    there = gateway.find(attempt.kube_name)
+    assert there is not None
+    container = there["spec"]["template"]["spec"]["containers"][0]
+    limits = container.get("resources", {}).get("limits", {})
+    assert ("nvidia.com/gpu" in limits) == (mode == "hami")
+    assert there["spec"]["backoffLimit"] == 0
+    assert gateway.ping() == {}
+    client = connect("here", ClusterSettings(str(kube.kubeconfig), "test"))
+    assert KubeGateway(client, "nowhere").ping().keys() == {"namespace"}
 
 
 def measured_nodes(kube: ControlPlane, logged: Path) -> None:
