@@ -69,6 +69,8 @@ def free_port() -> int:
 class Server:
     """One API server."""
 
+    token = TOKEN
+
     def __init__(self, name: str, programs: Path, folder: Path, etcd: str) -> None:
         self.name, self._programs, self.folder, self._etcd = name, programs, folder / name, etcd
         self.folder.mkdir(parents=True)
@@ -187,7 +189,7 @@ class Api:
             if self._connection is None:
                 self._connection = self.connect()
             try:
-                headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": kind}
+                headers = {"Authorization": f"Bearer {self._server.token}", "Content-Type": kind}
                 self._connection.request(method, path, None if body is None else json.dumps(body), headers)
                 answer = self._connection.getresponse()
                 said = answer.read()
@@ -297,9 +299,8 @@ class Driver:
                         self._gone(name)
                 connection = Api(self.servers[cluster]).connect(timeout_s=300.0)
                 version = found["metadata"]["resourceVersion"]
-                connection.request(
-                    "GET", f"{path}?watch=1&resourceVersion={version}", headers={"Authorization": f"Bearer {TOKEN}"}
-                )
+                headers = {"Authorization": f"Bearer {self.servers[cluster].token}"}
+                connection.request("GET", f"{path}?watch=1&resourceVersion={version}", headers=headers)
                 answer = connection.getresponse()
                 while not self.stopped.is_set():
                     line = answer.readline()

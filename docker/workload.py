@@ -4,7 +4,8 @@
     python workload.py run --model resnet50 --steps 1000        # what a job of the demo runs
 
 Each model ends with one line of JSON on standard output, which the controller reads from the pod's log
-(``sched_env.jobs.fingerprints``). A model that does not fit the card's memory is reported as such; the others go on.
+(``sched_env.jobs.fingerprints``). A model that does not fit the card's memory, or without a GPU the container's, is
+reported as such; the others go on.
 Needs torch alone. ``--size small`` shrinks the networks so that a test takes seconds; its times are no fingerprint.
 """
 
@@ -12,10 +13,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -175,6 +178,8 @@ def measure(name: str, device: str, *, small: bool, seconds: float = 0.0, steps:
         # Half precision where there is a GPU: eight billion parameters would not fit most cards otherwise.
         kind = torch.float16 if device == "cuda" else torch.float32
         torch.set_default_dtype(kind)
+        if device == "cpu" and _weights_bytes(name, small) > _free_bytes():
+            return {**about, "fits": False}
         with torch.device(device):
             net, example = MODELS[name](small)
         net.eval()
@@ -187,6 +192,25 @@ def measure(name: str, device: str, *, small: bool, seconds: float = 0.0, steps:
         if device == "cuda":
             torch.cuda.empty_cache()
     return {**about, "fits": True, "steps": len(times), "seconds": statistics.median(times), "total_s": sum(times)}
+
+
+def _weights_bytes(name: str, small: bool) -> int:
+    with torch.device("meta"):
+        net, _ = MODELS[name](small)
+    return sum(each.numel() * each.element_size() for each in net.parameters())
+
+
+def _free_bytes() -> int:
+    """Return what this process may still take: Linux grants more than there is, and then kills who uses it."""
+    about = Path("/proc/meminfo").read_text().splitlines()
+    free = [int(line.split()[1]) * 1024 for line in about if line.startswith("MemAvailable:")]
+    most, used = (Path("/sys/fs/cgroup", name) for name in ("memory.max", "memory.current"))
+    if most.exists() and most.read_text().strip() != "max":
+        free.append(int(most.read_text()) - int(used.read_text()))
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:
+        free.append(limit)
+    return min(free)
 
 
 def _steps(net: nn.Module, example: torch.Tensor, device: str, seconds: float, steps: int) -> list[float]:

@@ -7,6 +7,7 @@ language models vary for reasons that nothing recorded explains.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ from pipeline.runtime_model import facts
 from pipeline.runtime_model.forest import TREES, Forest, grow, quantile
 from pipeline.runtime_model.profiles import Profiles
 from sched_env.jobs.catalogue import LONG_S, Catalogue
-from sched_env.jobs.predictor import COLUMNS, CROWDING, rows
+from sched_env.jobs.predictor import COLUMNS, CROWDING, Asked, rows
 
 Floats = NDArray[np.float64]
 FOLDS = 5
@@ -91,7 +92,7 @@ def fit(profiles: Profiles, *, seed: int = 0, trees: int = TREES, held: Held | N
         for chosen in (~is_long, is_long)
     )
     known = facts.catalogue(profiles)
-    return Fitted(known, _grown(known, profiles, seed, trees), (short, long))
+    return Fitted(known, grown(known, profiles, seed, trees), (short, long))
 
 
 def held_out(profiles: Profiles, *, seed: int, trees: int = TREES) -> Held:
@@ -104,14 +105,21 @@ def held_out(profiles: Profiles, *, seed: int, trees: int = TREES) -> Held:
         known = facts.catalogue(train)
         test_rows = rows(known, test.asked())
         at = fold[of] == number
-        raw[at] = _raw(_grown(known, train, seed, trees), test_rows)
+        raw[at] = _raw(grown(known, train, seed, trees), test_rows)
         is_long[at] = _is_long(test_rows)
     return raw, is_long
 
 
-def _grown(known: Catalogue, profiles: Profiles, seed: int, trees: int) -> Forest:
+def grown(known: Catalogue, profiles: Profiles, seed: int, trees: int) -> Forest:
+    """Grow the forest of a catalogue."""
     x = rows(known, profiles.asked())
     return grow(x, profiles.logs() - offset(x), seed=seed, trees=trees)
+
+
+def expected(forest: Forest, known: Catalogue, asked: Sequence[Asked]) -> Floats:
+    """Return the expected log seconds of every job of some sets."""
+    x = rows(known, asked)
+    return quantile(forest.pool(x), 0.5, relative=True) + offset(x)
 
 
 def figures(predicted: Floats, profiles: Profiles) -> dict[str, float]:

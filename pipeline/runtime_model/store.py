@@ -10,6 +10,7 @@ import numpy as np
 
 from pipeline.errors import DataError
 from pipeline.files import replaced_folder
+from pipeline.runtime_model import unseen
 from pipeline.runtime_model.graph import golden, to_onnx
 from pipeline.runtime_model.model import Fitted, Floats, figures, fit, held_out
 from pipeline.runtime_model.profiles import Profiles
@@ -31,6 +32,7 @@ def made(profiles: Profiles, *, seed: int = 0) -> tuple[Fitted, dict[str, float]
     measured = figures(raw, profiles)
     # The margins were chosen on these very sets, so their coverage here is 90 % by construction and says nothing.
     measured = {name: value for name, value in measured.items() if "cover" not in name and "width" not in name}
+    measured |= unseen.margins(profiles, seed=seed)
     measured |= {"sets": float(len(profiles)), "fitted_until_s": float(np.nanmax(profiles.time_s))}
     return fitted, measured, np.quantile(raw[:, 0] - profiles.logs(), ERROR_SHARES)
 

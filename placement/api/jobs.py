@@ -202,6 +202,7 @@ async def network(request: Request) -> Response:
             "nodes": {node.name: up[f"{name}/{node.name}"] for node in spec.nodes},
             "silent_s": None if link is None or link.silent_s == float("inf") else round(link.silent_s, 1),
             "failed_calls": 0 if link is None else link.failures,
+            "refused": {} if link is None else link.wrong,
             "prometheus": probes.get(name),
         }
     held = {job.id: job.card or "" for job in list(controller.books.jobs.values()) if job.state == "reserved"}

@@ -131,11 +131,12 @@ class Allocator:
             return Round([], {}, {}, {})
         present = [one for one in moment.on_cards if one.attempt.card in network.card_index]
         jobs = [one.job for one in present]
-        classes = self._classes(moment)
+        named = {job.model for job in (*jobs, *moment.waiting)}
+        table, caution = self._tables.table(network.table.card_types, tuple(sorted(named)))
+        models = table.model_names
+        classes = self._classes(moment, table)
         waiting = [job for _, group in classes for job in group]
         jobs += waiting
-        table, caution = self._tables.table(network.table.card_types, tuple(sorted({job.model for job in jobs})))
-        models = table.model_names
         trace = _trace(jobs, {model: k for k, model in enumerate(models)}, caution, network, models)
         env = self._environment(network, trace, table)
         discipline = self._discipline(env)
@@ -195,14 +196,19 @@ class Allocator:
         ends = {jobs[row].id: end for row, end in env.predicted_ends().items()}
         return Round(decisions, promises, ends, self._explain(env, jobs))
 
-    def _classes(self, moment: Moment) -> list[tuple[bool, list[Job]]]:
-        """Group the waiting: first those out of patience, then by priority, which waiting raises up to the highest."""
-        groups: dict[tuple[int, int], list[Job]] = {}
+    def _classes(self, moment: Moment, table: RuntimeTable) -> list[tuple[bool, list[Job]]]:
+        """Group the waiting: first those out of patience, then by priority, which waiting raises up to the highest.
+
+        Of one priority those go first whose deadline is in question.
+        """
+        groups: dict[tuple[int, int, bool], list[Job]] = {}
+        alone_s = dict(zip(table.model_names, table.seconds[:, :, 0, 0].min(axis=1).tolist(), strict=True))
         highest = max((job.priority for job in moment.waiting), default=0)
         for job in moment.waiting:
             waited = moment.now - job.submitted_at
             step = min(job.priority + int(waited / self._settings.priority_ageing_s), highest)
-            key = (1, 0) if waited > self._settings.patience_s else (0, step)
+            overdue = waited > self._settings.patience_s
+            key = (1, 0, False) if overdue else (0, step, _in_question(job, alone_s[job.model], moment.now))
             groups.setdefault(key, []).append(job)
         return [(key[0] == 1, groups[key]) for key in sorted(groups, reverse=True)]
 
@@ -288,6 +294,14 @@ def _trace(
         caution=caution[model],
         model_names=models,
     )
+
+
+def _in_question(job: Job, alone_s: float, now: float) -> bool:
+    """Whether a job, alone on its best card, still meets its deadline, but not after waiting once as long."""
+    if job.deadline_s is None:
+        return False
+    left_s, run_s = job.submitted_at + job.deadline_s - now, alone_s * job.epochs
+    return run_s <= left_s < 2.0 * run_s
 
 
 NO_DEADLINE_S = 365 * 86_400.0

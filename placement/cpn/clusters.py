@@ -105,9 +105,9 @@ class Clusters:
     # Being heard of
 
     def heard_of(self, name: str) -> bool:
-        """Whether a cluster answers."""
+        """Whether a cluster answers, and has what we need."""
         link = self.links.get(name)
-        return link is not None and link.silent_s <= self._silent_after_s
+        return link is not None and link.silent_s <= self._silent_after_s and not link.wrong
 
     def up(self) -> dict[str, bool]:
         """Say which nodes take jobs: their cluster is heard of, and they are ready."""

@@ -82,8 +82,6 @@ class Controller:
         self.rounds = Rounds(settings, tables, allocator or Allocator(settings, tables), others)
         self._course = Course(settings, self.ledger, self.clusters, self.rounds, tables, self.clock, heard)
         self._news: list[Event] = []
-        self.ready = False
-        """Whether it has begun to lead, with everything compiled."""
         self._led = False
         self._tried_at = time.monotonic()
         self._stopped = threading.Event()
@@ -103,6 +101,11 @@ class Controller:
     def links(self) -> dict[str, Link]:
         """Cluster -> the way to it."""
         return self.clusters.links
+
+    @property
+    def ready(self) -> bool:
+        """Whether it leads, with everything compiled and read."""
+        return self._led
 
     @property
     def topology_error(self) -> str:
@@ -197,7 +200,7 @@ class Controller:
         self._course.begin()
         for job in self.books.jobs.values():
             self._learn_unseen(job)
-        self._led = self.ready = True
+        self._led = True
 
     def _pause(self, now: float) -> float:
         """Return how long to wait for news, on the wall's clock."""

@@ -10,11 +10,12 @@ from urllib3.exceptions import HTTPError
 
 from placement.cpn import crash
 from placement.cpn.manifests import ATTEMPT, FETCH, JOB
-from placement.kube.rest import Rest
+from placement.kube.rest import NOT_FOUND, Rest
 
 LOG_BYTES = 16 * 1024
 FOR_GOOD = frozenset({400, 403, 404, 422})
 """Answers that another try will not change."""
+REFUSED = frozenset({401, 403, NOT_FOUND})
 UNREACHABLE = (ApiException, HTTPError, OSError)
 
 
@@ -37,8 +38,8 @@ class Gateway(Protocol):
     def log(self, name: str) -> str:
         """Return the end of the log of a Job's pod; empty where there is none."""
 
-    def ping(self) -> None:
-        """Return if the cluster answers."""
+    def ping(self) -> dict[str, str]:
+        """Say what of its API there is for us; empty: all that is needed."""
 
 
 class KubeGateway(Rest):
@@ -46,6 +47,7 @@ class KubeGateway(Rest):
 
     def __init__(self, client: ApiClient, namespace: str) -> None:
         super().__init__(client)
+        self._namespace = f"/api/v1/namespaces/{namespace}"
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
         self._jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
 
@@ -98,9 +100,25 @@ class KubeGateway(Rest):
         except UNREACHABLE as error:
             return f"(no log: {said(error)})"
 
-    def ping(self) -> None:
-        """Return if the server answers."""
-        self.get("/version")
+    def ping(self) -> dict[str, str]:
+        """Look for the namespace, Jobs in it and nodes; what is not there, or not for us, is named with the answer."""
+        wrong: dict[str, str] = {}
+        for what, path in (("jobs", f"{self._jobs}?limit=1"), ("nodes", "/api/v1/nodes?limit=1")):
+            try:
+                self.get(path)
+            except ApiException as error:
+                if error.status not in REFUSED:
+                    raise
+                wrong[what] = said(error)
+        try:
+            self.get(self._namespace)
+        except ApiException as error:
+            # Who may not look at namespaces may well work in one; Jobs of one that is missing are listed all the same.
+            if error.status == NOT_FOUND:
+                wrong["namespace"] = said(error)
+            elif error.status not in REFUSED:
+                raise
+        return wrong
 
 
 def said(error: Exception) -> str:

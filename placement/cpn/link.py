@@ -75,6 +75,8 @@ class Link:
         self.failures = 0
         self.answered_at = 0.0
         """When the cluster last answered to anything, on the monotonic clock."""
+        self.wrong: dict[str, str] = {}
+        """What we need of its API and may not have: what -> its answer; such a cluster gets no jobs."""
         self._cleaned: deque[tuple[str, int]] = deque(maxlen=CLEANED)
         """What was removed; the pods of these go, and that is no news."""
 
@@ -153,14 +155,20 @@ class Link:
             try:
                 return self._commands.get(timeout=PING_S)
             except queue.Empty:
-                try:
-                    self._gateway.ping()
-                    self.answered_at = time.monotonic()
-                except UNREACHABLE as error:
-                    self.failures += 1
-                    log.warning("%s does not answer: %s", self.name, said(error))
+                self._look()
+
+    def _look(self) -> None:
+        try:
+            self.wrong = self._gateway.ping()
+            self.answered_at = time.monotonic()
+        except UNREACHABLE as error:
+            self.failures += 1
+            log.warning("%s does not answer: %s", self.name, said(error))
+        for what, answer in self.wrong.items():
+            log.warning("%s gets no jobs, its %s: %s", self.name, what, answer)
 
     def _run(self) -> None:
+        self._look()
         while (command := self._next()) is not None:
             pause = SHORTEST_PAUSE_S
             while not self._stopped.is_set():
@@ -187,6 +195,7 @@ class KubeLink(Link):
 
     def __init__(self, cluster: Cluster, client: ApiClient, owner: str, tell: Callable[[Event], None]) -> None:
         super().__init__(cluster.name, KubeGateway(client, cluster.namespace), tell)
+        self.wrong = {"api": "not asked yet"}
         self._owner = owner
         self._nodes: dict[str, tuple[bool, float]] = {}
         self._watches: tuple[Watch[JobPod], Watch[Node]] = (

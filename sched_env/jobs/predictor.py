@@ -24,7 +24,8 @@ from wire.errors import BundleError, TraceError
 Asked = tuple[str, tuple[str, ...]]
 """(type of card, models that share it, in any order; one model may be there twice)."""
 Source = Literal["model", "transferred", "unknown"]
-"""Of a prediction: the model knows all of the set on this type of card; it knows them from other cards; it does not."""
+"""Of a prediction: the model knows all of the set on this type of card; it knows some from other cards, or by their
+time alone; it does not know one of them."""
 Floats = NDArray[np.float64]
 
 ROWS, SECONDS, CATALOGUE, MEASURED = "rows", "seconds", "catalogue", "measured"
@@ -33,6 +34,16 @@ NO_JOB_LOG_S = -8.0
 """Log seconds of a co-runner that is not there: shorter than any."""
 NOT_RUN_LOG_S = 10.0
 """Log seconds of a benchmark that does not fit the card: longer than any."""
+FURTHER: tuple[str, ...] = ("unseen_model", "beside_unseen_model", "unseen_card")
+"""What was never measured in company: a model known by its time alone, those beside it, a card known by benchmarks."""
+FURTHER_LOG = float(np.log(2.0))
+"""How far off those may be, where the model does not say: twice, as a controller assumes of a job nobody predicts."""
+
+
+def further(what: str, *, is_long: bool) -> str:
+    """Name the figure among the measured ones: log units that hold nine of ten errors of what was left out in turn."""
+    return f"{what}_{'long' if is_long else 'short'}_log90"
+
 
 _AMOUNTS = (
     ("log_s", "log seconds"),
@@ -109,6 +120,8 @@ class RuntimePredictor:
     ) -> None:
         self._graph, self._catalogue, self.measured = graph, catalogue, dict(measured or {})
         self._remembered: dict[Asked, Prediction] = {}
+        self._learned: set[str] = set()
+        """Models known by their time alone."""
 
     @classmethod
     def of(cls, model: Model) -> RuntimePredictor:
@@ -154,6 +167,8 @@ class RuntimePredictor:
 
     def learn(self, card_type: str, model: str, demand: Demand) -> None:
         """Remember what a model took when it ran alone (only ``seconds`` must be known), and forget what it changes."""
+        if self.must_run_alone(model):
+            self._learned.add(model)
         self._catalogue = self._catalogue.with_demand(card_type, model, demand)
         self._remembered = {key: kept for key, kept in self._remembered.items() if model not in key[1]}
 
@@ -176,10 +191,25 @@ class RuntimePredictor:
             for card_type, models in known:
                 mine = np.maximum.accumulate(times[at : at + len(models)][:, [1, 0, 2]], axis=1).T
                 at += len(models)
-                there = all(card_type in self._catalogue.demands[model] for model in models)
+                off = np.exp(self._further(card_type, models))
+                mine[0], mine[2] = np.minimum(mine[0], mine[1] / off), np.maximum(mine[2], mine[1] * off)
                 lower, seconds, upper = (tuple(line) for line in mine.tolist())
-                answers[card_type, models] = Prediction(seconds, lower, upper, "model" if there else "transferred")
+                source: Source = "transferred" if off.max() > 1.0 else "model"
+                answers[card_type, models] = Prediction(seconds, lower, upper, source)
         return [answers.get(key) or self._unknown(key) for key in sets]
+
+    def _further(self, card_type: str, models: Sequence[str]) -> Floats:
+        """Return for each job of a set how far off it may be for what nobody measured, in log units; 0: nothing."""
+        there = all(card_type in self._catalogue.demands[model] for model in models)
+        company = len(models) > 1 and any(model in self._learned for model in models)
+        found = np.zeros(len(models))
+        for at, model in enumerate(models):
+            demand = self._catalogue.demand(card_type, model)
+            is_long = demand is not None and demand.seconds > LONG_S
+            what = [FURTHER[0] if model in self._learned else FURTHER[1]] if company else []
+            what += [] if there else [FURTHER[2]]
+            found[at] = sum(self.measured.get(further(one, is_long=is_long), FURTHER_LOG) for one in what)
+        return found
 
     def _unknown(self, key: Asked) -> Prediction:
         """Alone, an unmeasured model is taken to be like the median of all on this card; company it may not have."""

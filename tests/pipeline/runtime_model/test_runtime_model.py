@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.runtime_model import command, facts, gate, model, profiles, store
+from pipeline.runtime_model import command, facts, gate, model, profiles, store, unseen
 from pipeline.runtime_model.forest import quantile
 from sched_env import problems
 from sched_env.jobs import finished
-from sched_env.jobs.predictor import ROWS, SPEC, rows
+from sched_env.jobs.catalogue import Demand
+from sched_env.jobs.predictor import ROWS, SPEC, RuntimePredictor, rows
 from wire import bundle, graph, sample_bundle
 from wire.contracts.bundle import POLICY_FILE, model_file, model_golden_file
 from wire.errors import LoadmasterError
@@ -115,6 +116,31 @@ def test_unseen_sets_are_predicted_well_and_intervals_hold_them(folder: Path, tm
     assert found["mape"] < 4.0
     assert found["coverage90"] > 80.0
     assert found["unknown_sets"] == 0
+
+
+def test_a_model_that_was_left_out_lies_within_the_wider_interval(measured: Path) -> None:
+    read = profiles.read([measured])
+    train, test, alone = unseen.without_model(read, "vgg")
+    assert not any("vgg" in names for _, names in train.sets)
+    fitted, figures, _ = store.made(train)
+    predictor = RuntimePredictor(lambda asked: np.exp(fitted.predict(asked)), fitted.catalogue, figures)
+    for card, seconds in alone.items():
+        predictor.learn(card, "vgg", Demand(seconds))
+    inside, narrow = [], []
+    for (card, names), times in zip(test.sets, test.seconds, strict=True):
+        (told,) = predictor.predict([(card, names)])
+        plain = np.exp(fitted.predict(rows(predictor.catalogue, [(card, names)])))
+        at = names.index("vgg")
+        inside.append(told.lower_s[at] <= times[at] <= told.upper_s[at])
+        narrow.append(plain[at, 1] <= times[at] <= plain[at, 2])
+    assert np.mean(inside) > 0.85 > np.mean(narrow)
+
+
+def test_what_cannot_be_left_out_has_no_figure(measured: Path) -> None:
+    read = profiles.read([measured])
+    assert len(read) > model.FEWEST_SETS
+    few = unseen.margins(read.only(np.arange(len(read)) < model.FEWEST_SETS))
+    assert few == {}
 
 
 def test_the_last_line_of_evaluate_is_json(folder: Path, measured: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from placement.cpn.topology import read as read_topology
 from sched_env.jobs import synthetic
 from sched_env.jobs.tables import JobTrace
 from tests.placement.cpn.played import Rehearsal, World
+from tests.placement.kube.conftest import kube, recovery  # noqa: F401 - fixtures
 
 MODELS = {model.name: model for model in synthetic.MODELS}
 

@@ -282,9 +282,10 @@ class _Gateway:
     def log(self, name: str) -> str:
         return f"log of {name}"
 
-    def ping(self) -> None:
+    def ping(self) -> dict[str, str]:
         if self.name in self.world.lost:
             raise ConnectionError(f"{self.name} is lost")
+        return {}
 
 
 @dataclass

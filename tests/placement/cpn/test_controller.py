@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from placement.cpn.records import Job
 from placement.cpn.submission import read
@@ -192,6 +194,81 @@ def test_priorities_go_first(rehearse: Rehearse, submit: Submit) -> None:
     order = [one.job for one in sorted(rehearsal.store.everything()[1], key=lambda one: one.decided_at)]
     names = [rehearsal.store.job(job).name for job in order]  # type: ignore[union-attr]
     assert names[:2] == ["running", "urgent"]
+
+
+def test_of_one_priority_a_job_whose_deadline_is_in_question_goes_first_and_a_hopeless_one_does_not(
+    rehearse: Rehearse, submit: Submit
+) -> None:
+    rehearsal = rehearse({"P100": 1}, strategy="fifo_exclusive")
+    run_s = 6000 * 0.012 / 0.7
+    submit(rehearsal, "running", epochs=6000)
+    rehearsal.tick()
+    submit(rehearsal, "plain", epochs=6000)
+    submit(rehearsal, "far", epochs=6000, deadline=100 * run_s)
+    submit(rehearsal, "late", epochs=6000, deadline=run_s / 2)
+    pressed = submit(rehearsal, "pressed", epochs=6000, deadline=2.5 * run_s)
+    rehearsal.run()
+    order = [one.job for one in sorted(rehearsal.store.everything()[1], key=lambda one: one.decided_at)]
+    names = [rehearsal.store.job(job).name for job in order]  # type: ignore[union-attr]
+    assert names == ["running", "pressed", "plain", "far", "late"]
+    found = rehearsal.store.job(pressed.id)
+    assert found is not None
+    assert found.ended_at is not None
+    assert found.ended_at <= found.submitted_at + 2.5 * run_s
+
+
+@pytest.mark.parametrize(("weight", "shares"), [(0.0, False), (5.0, True)])
+def test_load_balance_keeps_jobs_from_nodes_that_are_busier_than_the_mean(
+    rehearse: Rehearse, submit: Submit, weight: float, shares: bool
+) -> None:
+    rehearsal = rehearse({"RTX4090": 2, "P100": 2}, strategy="min_completion_time", load_balance=weight)
+    for number in range(4):
+        submit(rehearsal, f"job-{number}", "cnn-small", epochs=5000)
+    rehearsal.run()
+    nodes = {one.node for one in rehearsal.world.ran}
+    assert nodes == ({"node-0000", "node-0001"} if shares else {"node-0000"}), "the slower node's turn, or not"
+
+
+def test_clusters_join_and_leave_while_jobs_run(rehearse: Rehearse, submit: Submit) -> None:
+    rehearsal = rehearse({"P100": 6}, strategy="round_robin")
+    whole = yaml.safe_load(Path(rehearsal.controller.settings.topology).read_text())
+    fewer = {**whole, "datacenters": [one for one in whole["datacenters"] if one["name"] != "dc-1"]}
+
+    def describe(network: dict[str, Any]) -> None:
+        Path(rehearsal.controller.settings.topology).write_text(yaml.safe_dump(network))
+        rehearsal.tick()
+
+    describe(fewer)
+    assert "cluster-1" not in rehearsal.controller.links
+    for number in range(6):
+        submit(rehearsal, f"early-{number}", epochs=20_000)
+    rehearsal.run(until_s=rehearsal.world.now + 5.0)
+    assert {job.cluster for job in rehearsal.world.jobs.values()} == {"cluster-0", "cluster-2"}
+    describe(whole)
+    for number in range(3):
+        submit(rehearsal, f"joined-{number}", epochs=20_000)
+    rehearsal.run(until_s=rehearsal.world.now + 5.0)
+    there = {name for name, job in rehearsal.world.jobs.items() if job.cluster == "cluster-1"}
+    assert there, "a cluster that joined gets jobs"
+    describe(fewer)
+    submit(rehearsal, "after", epochs=20_000)
+    rehearsal.run(until_s=rehearsal.world.now + 5.0)
+    assert {name for name, job in rehearsal.world.jobs.items() if job.cluster == "cluster-1"} == there
+    assert "cluster-1" in rehearsal.controller.links, "one that left is followed until its jobs have ended"
+    rehearsal.run()
+    assert set(rehearsal.ended().values()) == {"finished"}
+    assert len(rehearsal.ended()) == 10
+    assert all(count == 1 for count in rehearsal.world.created.values())
+
+
+def test_after_out_of_memory_a_job_is_booked_with_a_quarter_more(rehearse: Rehearse, submit: Submit) -> None:
+    rehearsal = rehearse(strategy="fifo")
+    rehearsal.world.failing = {("one", 1): (0.5, "oom")}
+    job = submit(rehearsal, "one")
+    rehearsal.run()
+    after = rehearsal.store.job(job.id)
+    assert after is not None
+    assert after.gpu_mem_gib == pytest.approx(1.25 * job.gpu_mem_gib)
 
 
 def test_a_tenant_has_no_more_running_than_its_quota(rehearse: Rehearse, submit: Submit) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from placement.cpn import link as links
+from placement.cpn.clusters import Clusters
 from placement.cpn.link import KubeLink, Link
 
 
@@ -17,11 +18,13 @@ class Quiet:
 
     def __init__(self) -> None:
         self.pings, self.lost = 0, False
+        self.wrong: dict[str, str] = {}
 
-    def ping(self) -> None:
+    def ping(self) -> dict[str, str]:
         self.pings += 1
         if self.lost:
             raise ConnectionError("lost")
+        return self.wrong
 
 
 def until(true: Any) -> None:
@@ -44,6 +47,21 @@ def test_a_quiet_cluster_is_asked_whether_it_is_there(monkeypatch: pytest.Monkey
     answered = link.answered_at
     until(lambda: link.failures > 2)
     assert link.answered_at == answered
+    link.stop()
+
+
+def test_a_cluster_without_its_namespace_or_rights_gets_no_jobs_until_it_has_them(monkeypatch: Any) -> None:
+    monkeypatch.setattr(links, "PING_S", 0.01)
+    gateway = Quiet()
+    gateway.wrong = {"namespace": "404 Not Found"}
+    link = Link("c", gateway, lambda _: None)  # type: ignore[arg-type]
+    clusters = Clusters.__new__(Clusters)
+    clusters.links, clusters._silent_after_s = {"c": link}, 30.0
+    link.start()
+    until(lambda: link.wrong)
+    assert not clusters.heard_of("c")
+    gateway.wrong = {}
+    until(lambda: clusters.heard_of("c"))
     link.stop()
 
 

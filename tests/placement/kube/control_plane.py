@@ -26,6 +26,8 @@ TOKEN = "test-admin-token"
 class ControlPlane:
     """Runs the programs in a folder of their own."""
 
+    token = TOKEN
+
     def __init__(self, folder: Path) -> None:
         self.bin, self.folder = program("kube-apiserver").parent, folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -114,10 +116,12 @@ class ControlPlane:
         except (OSError, urllib.error.URLError, FileNotFoundError):
             return None
 
-    def add_nodes(self, names: list[str], *, cpu: str = "4", memory: str = "16Gi", **labels: str) -> None:
+    def add_nodes(
+        self, names: list[str], *, cpu: str = "4", memory: str = "16Gi", kubelet_port: int | None = None, **labels: str
+    ) -> None:
         def add(name: str) -> None:
             amounts = {"cpu": cpu, "memory": memory, "pods": "500"}
-            node = {
+            node: dict[str, Any] = {
                 "metadata": {"name": name, "labels": labels},
                 "status": {
                     "capacity": amounts,
@@ -125,6 +129,9 @@ class ControlPlane:
                     "conditions": [{"type": "Ready", "status": "True"}],
                 },
             }
+            if kubelet_port is not None:  # where the API server asks for logs
+                node["status"]["addresses"] = [{"type": "InternalIP", "address": "127.0.0.1"}]
+                node["status"]["daemonEndpoints"] = {"kubeletEndpoint": {"Port": kubelet_port}}
             self.call("POST", "/api/v1/nodes", node)
 
         with ThreadPoolExecutor(8) as pool:
@@ -160,12 +167,14 @@ class ControlPlane:
             f"--authorization-kubeconfig={self.kubeconfig}",
         )  # fmt: skip
 
-    def start_controllers(self) -> None:
-        """What makes pods of Deployments and counts PDBs; of the others none is needed."""
+    def start_controllers(
+        self, names: str = "deployment-controller,replicaset-controller,disruption-controller"
+    ) -> None:
+        """What makes pods of Deployments and counts PDBs, or others by name."""
         self.run(
             "kube-controller-manager", f"--kubeconfig={self.kubeconfig}", "--leader-elect=false",
             f"--secure-port={free_port()}", "--bind-address=127.0.0.1", f"--cert-dir={self.folder / 'manager-certs'}",
-            "--controllers=deployment-controller,replicaset-controller,disruption-controller",
+            f"--controllers={names}",
             f"--authentication-kubeconfig={self.kubeconfig}", f"--authorization-kubeconfig={self.kubeconfig}",
             "--kube-api-qps=500", "--kube-api-burst=1000",
         )  # fmt: skip

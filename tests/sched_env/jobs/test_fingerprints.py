@@ -91,6 +91,18 @@ def test_the_program_measures_every_model_on_the_cpu() -> None:
     assert parse(full).card == "cpu"
 
 
+def test_what_does_not_fit_the_memory_is_reported_and_the_others_are_measured_in_full_size() -> None:
+    command = ["prlimit", f"--as={8 * 2**30}", sys.executable, ROOT / "docker" / "workload.py"]
+    arguments = ["benchmark", "--seconds", "0.1", "--device", "cpu"]
+    ran = subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, timeout=300, check=True, env=ONE_THREAD
+    )
+    found = parse(ran.stdout)
+    assert found.card == "cpu"
+    assert found.seconds.keys() == {"resnet50", "yolov8m"}, "eight billion weights take 32 GB"
+    assert found.seconds["yolov8m"] > found.seconds["resnet50"] > 0
+
+
 def test_full_networks_have_the_parameters_of_those_they_are_named_after() -> None:
     code = (
         "import torch, workload\n"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sched_env.jobs.catalogue import Card, Catalogue, Demand, decoded
-from sched_env.jobs.predictor import COLUMNS, RuntimePredictor, rows
+from sched_env.jobs.predictor import COLUMNS, RuntimePredictor, further, rows
 from sched_env.jobs.runtime import RuntimeModel
 from wire.errors import ConfigError, ContractError, TraceError
 
@@ -79,9 +79,30 @@ def test_an_unseen_model_runs_alone_first_and_is_known_once_it_has(predictor: Ru
     predictor.learn("A100", "new", Demand(0.5))
     assert not predictor.must_run_alone("new")
     alone, company = predictor.predict([("A100", ("new",)), ("A100", ("new", "small"))])
-    assert (alone.source, company.source) == ("model", "model")
+    assert (alone.source, company.source) == ("model", "transferred")
     assert alone.seconds == pytest.approx((0.5,))
     assert company.seconds[0] == pytest.approx(0.6)
+
+
+def test_what_was_never_measured_in_company_has_the_wide_interval_that_the_model_brings(graph: Graph) -> None:
+    known = {
+        further("unseen_model", is_long=False): np.log(3.0),
+        further("beside_unseen_model", is_long=True): np.log(1.5),
+    }
+    predictor = RuntimePredictor(graph, KNOWN, known)
+    (before,) = predictor.predict([("A100", ("small", "large"))])
+    predictor.learn("A100", "new", Demand(0.5))
+    company, alone, others = predictor.predict(
+        [("A100", ("new", "large")), ("A100", ("new",)), ("A100", ("small", "large"))]
+    )
+    assert others == before
+    for at, factor in enumerate((3.0, 1.5)):
+        assert company.upper_s[at] >= factor * company.seconds[at] * 0.999
+        assert company.lower_s[at] <= company.seconds[at] / factor * 1.001
+    assert alone.upper_s[0] < 1.5 * alone.seconds[0]
+    predictor.set_card("slow", {"resnet50": 0.2, "yolov8m": 0.5, "llama3": 200.0})
+    (moved,) = predictor.predict([("slow", ("large",))])
+    assert moved.upper_s[0] >= 2.0 * moved.seconds[0] * 0.999, "nobody said how far off: twice"
 
 
 def test_times_are_carried_over_to_other_cards_by_fingerprints(predictor: RuntimePredictor) -> None:
