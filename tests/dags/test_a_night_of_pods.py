@@ -123,6 +123,8 @@ def local(home, cluster):
         "LOADMASTER_PROBLEMS": ",".join(PROBLEMS),
         "AIRFLOW_CONN_KUBERNETES_DEFAULT": json.dumps(connection),
         "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "120",
+        # The files do not change here, and the provider takes seconds to load.
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
     }
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         environment = servers.airflow_environment
