@@ -53,7 +53,7 @@ def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("pods")
     folder = home / "repository"
     for name in git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard").splitlines():
-        if (ROOT / name).is_file() and not name.startswith(("data/", "dvc.lock")):
+        if (ROOT / name).is_file() and not name.startswith(("data/metrics/", "dvc.lock")):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
     size = yaml.safe_load((folder / "sizes" / "demo.yaml").read_text())
