@@ -39,6 +39,8 @@ class PodStage(KubernetesPodOperator):
 
     def __init__(self, *, stage: str, instance: Any = None, **kwargs: Any) -> None:
         asked = PODS.stage(stage)
+        # Airflow tells a mapped task every default by name, this one too.
+        kwargs["execution_timeout"] = timedelta(minutes=asked.timeout_minutes)
         super().__init__(
             name=f"loadmaster-{stage.replace('_', '-')}",
             namespace=PODS.namespace,
@@ -62,7 +64,6 @@ class PodStage(KubernetesPodOperator):
             startup_timeout_seconds=PODS.startup_seconds,
             startup_check_interval_seconds=max(1, round(PODS.poll_seconds)),
             base_container_status_polling_interval=PODS.poll_seconds,
-            execution_timeout=timedelta(minutes=asked.timeout_minutes),
             on_finish_action="delete_pod",
             do_xcom_push=False,
             **kwargs,

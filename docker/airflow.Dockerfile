@@ -27,8 +27,7 @@ COPY pipeline pipeline
 COPY dags dags
 COPY docker/sbom.py docker/
 RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --no-index --wheel-dir /src/wheels . \
-    && /opt/loadmaster/bin/pip install --no-cache-dir --no-deps --no-index /src/wheels/*.whl \
-    && /opt/loadmaster/bin/python -m compileall -q /opt/loadmaster/lib
+    && /opt/loadmaster/bin/pip install --no-cache-dir --no-deps --no-index /src/wheels/*.whl
 
 FROM ${BASE}
 RUN apt-get update -qq && apt-get install -qq -y --no-install-recommends git ca-certificates >/dev/null && rm -rf /var/lib/apt/lists/* \

@@ -24,7 +24,7 @@ done
 for name in train airflow; do
     echo "== $name"
     # shellcheck disable=SC2086
-    $buildah bud --isolation chroot --pull-never --format docker $mounts -f docker/$name.Dockerfile --build-arg BASE=localhost/base \
+    $buildah bud --layers --isolation chroot --pull-never --format docker $mounts -f docker/$name.Dockerfile --build-arg BASE=localhost/base \
         --build-arg "TORCH=${TORCH:-cpu}" --build-arg "PIP_FIND_LINKS=${PIP_FIND_LINKS:-}" \
         -t "localhost/$name" . >"$work/$name.log" 2>&1 || { tail -n 30 "$work/$name.log"; exit 1; }
 done

@@ -28,8 +28,7 @@ COPY sched_env sched_env
 COPY placement placement
 COPY docker/sbom.py docker/
 RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --no-index --wheel-dir /src/wheels . \
-    && /opt/loadmaster/bin/pip install --no-cache-dir --no-deps --no-index /src/wheels/*.whl \
-    && /opt/loadmaster/bin/python -m compileall -q /opt/loadmaster/lib
+    && /opt/loadmaster/bin/pip install --no-cache-dir --no-deps --no-index /src/wheels/*.whl
 
 FROM ${BASE}
 RUN useradd --uid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin loadmaster \

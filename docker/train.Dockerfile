@@ -37,8 +37,7 @@ COPY sched_env sched_env
 COPY pipeline pipeline
 COPY docker/sbom.py docker/
 RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --no-index --wheel-dir /src/wheels . \
-    && /opt/loadmaster/bin/pip install --no-cache-dir --no-deps --no-index /src/wheels/*.whl \
-    && /opt/loadmaster/bin/python -m compileall -q /opt/loadmaster/lib
+    && /opt/loadmaster/bin/pip install --no-cache-dir --no-deps --no-index /src/wheels/*.whl
 
 FROM ${BASE}
 # git: a pod clones its run's branch.

@@ -28,7 +28,9 @@ def place(name: str) -> Path:
             f"{name} cannot be reached: {error}", "the extra s3", "pip install 'loadmaster[s3]'"
         ) from error
     # What others have written since must be seen.
-    return cast(Path, UPath(name, use_listings_cache=False, skip_instance_cache=True))
+    found = UPath(name, use_listings_cache=False, skip_instance_cache=True)
+    _ = found.fs  # made now: what is joined to this place shares it, and does not make, and connect, one each
+    return cast(Path, found)
 
 
 def is_remote(path: Path) -> bool:

@@ -48,6 +48,9 @@ def main() -> int:
     shutil.rmtree(work / "stage-var", ignore_errors=True)
     subprocess.run([sys.executable, "-c", prepare, ROOT, work / "stage-var"], check=True, cwd=ROOT, env=environment)
     shutil.move(work / "stage-var" / "runs" / "stage", here)
+    # Whole in itself: the image does not see the history that the clone borrows.
+    subprocess.run(["git", "-C", here, "repack", "-a", "-d", "-q"], check=True)
+    (here / ".git" / "objects" / "info" / "alternates").unlink()
     # Not shared with the image: a cached training would be no training.
     (here / ".dvc" / "config.local").write_text("")
     for name in BEFORE:

@@ -28,7 +28,7 @@ for path in /etc/pip.conf /usr/local/share/ca-certificates ${PIP_FIND_LINKS:-}; 
 done
 build() {
     # shellcheck disable=SC2086
-    $buildah bud --isolation chroot --pull-never --format docker $mounts -f docker/placement.Dockerfile "$@" .
+    $buildah bud --layers --isolation chroot --pull-never --format docker $mounts -f docker/placement.Dockerfile "$@" .
 }
 echo "== a release refuses a base without its digest"
 if build -q --build-arg BASE=localhost/base --build-arg RELEASE=1 >"$work/refused.log" 2>&1; then
@@ -62,7 +62,7 @@ raise SystemExit(bool(there) or os.getuid() != 10001)'
 if [ "${WORKLOAD:-0}" = 1 ]; then
     echo "== the workload image measures every model, on the CPU where there is no GPU"
     # shellcheck disable=SC2086
-    $buildah bud --isolation chroot --pull-never --format docker $mounts -f docker/workload.Dockerfile -q \
+    $buildah bud --layers --isolation chroot --pull-never --format docker $mounts -f docker/workload.Dockerfile -q \
         --build-arg "BASE=localhost/base@$digest" --build-arg RELEASE=1 -t localhost/workload .
     load=$($buildah from --pull-never --isolation chroot localhost/workload)
     $buildah run --isolation chroot "$load" -- /opt/torch/bin/python /opt/workload/workload.py benchmark --size small --seconds 1

@@ -24,7 +24,7 @@ APPROVER = "otto"
 ACCOUNTS = {"vera": "viewer", "ursula": "user", APPROVER: "op", "olga": "op", "adam": "admin"}
 
 STAGES = """
-import json, pathlib, sys, zlib
+import json, os, pathlib, sys, time, zlib
 from sched_env import problems
 from sched_env.view import live, page
 from wire import sample_bundle
@@ -51,7 +51,10 @@ elif stage == "gate":
     runs = [live.of_lines(lines, "worst")]
     (out / "worst-1.html").write_text(page.html(runs, "Worst episode 1"))
 else:
+    time.sleep(float(os.environ.get("STAND_IN_SECONDS", "0")))
     (out / "done").write_text(stage)
+    for number in range(int(os.environ.get("STAND_IN_FILES", "0"))):
+        (out / f"part-{number}").write_bytes(f"{stage} {number} ".encode() * 10_000)
 """
 
 DVC_YAML = """
@@ -96,7 +99,7 @@ def standing(root: Path, more: Mapping[str, str]) -> Iterator[tuple[servers.Loca
 
     Args:
         root: An empty folder.
-        more: Further environment of Airflow.
+        more: Further environment of Airflow; STAND_IN_SECONDS and STAND_IN_FILES make stages last and write more.
     """
     repository = root / "repository"
     for name, text in {

@@ -1,6 +1,7 @@
 """A whole night through KubernetesPodOperator: a real Kubernetes, fake GPU nodes whose agent runs pods here, and S3.
 
-On the way a pod is killed, one is evicted, and a node is lost. The stages are the real ones, of the size `demo`.
+On the way a pod is killed, one is evicted, and a node is lost. The stages are the real ones: functions of the size
+`demo`, which gets to its question, all others as small as can be.
 """
 
 import base64
@@ -25,9 +26,11 @@ from pipeline.local.airflow_api import ENDED, AirflowApi
 from pipeline.local.servers import APPROVER
 from pipeline.registry.chain import Chain
 from pipeline.registry.verify import verify
+from sched_env import problems
 from tests.node_agent import NodeAgent
 from tests.placement.kube import control_plane
 from tests.servers import free_port, s3_server
+from tests.tiny_night import tiny
 
 pytest.importorskip("dvc_s3", reason="the s3 extra is not installed: pip install -e '.[s3]'")
 pytestmark = [
@@ -50,9 +53,14 @@ def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("pods")
     folder = home / "repository"
     for name in git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard").splitlines():
-        if (ROOT / name).is_file() and not name.startswith(("data/", "dvc.lock")):
+        if (ROOT / name).is_file() and not name.startswith(("data/metrics/", "dvc.lock")):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
+    size = yaml.safe_load((folder / "sizes" / "demo.yaml").read_text())
+    for problem in problems.names():
+        for section, settings in tiny(problem).items() if problem != "functions" else ():
+            size.setdefault(section, {})[problem] = settings
+    (folder / "sizes" / "tiny.yaml").write_text(yaml.safe_dump(size))
     git(home, "init", "-q", "-b", "main", str(folder))
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "the tree under test")
@@ -115,6 +123,8 @@ def local(home, cluster):
         "LOADMASTER_PROBLEMS": ",".join(PROBLEMS),
         "AIRFLOW_CONN_KUBERNETES_DEFAULT": json.dumps(connection),
         "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "120",
+        # The files do not change here, and the provider takes seconds to load.
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
     }
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         environment = servers.airflow_environment
@@ -164,7 +174,7 @@ def night(local, cluster):
     """One night with everything that can befall it; returns the run, its state, and its tasks."""
     _settings, api = local
     trouble = Trouble(*cluster)
-    run = api.start(DAG, {"size": "demo"})
+    run = api.start(DAG, {"size": "tiny"})
     trouble.start()
     waiting, answered = {}, set()
     began = time.monotonic()

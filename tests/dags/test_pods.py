@@ -25,6 +25,10 @@ if os.environ["LOADMASTER_RUNNER"] == "kubernetes":
     said["train"] = one.hook.core_v1_client.api_client.sanitize_for_serialization(one.build_pod_request_obj())
     said["names"] = [one.stage_name, PodStage(task_id="c", stage="calibrate", instance="vm").stage_name,
                      PodStage(task_id="i", stage="ingest").stage_name]
+    # As a worker makes it out of the mapped task, with every default of the operator told by name.
+    asked = {"train": "train@vm-ppo-0", "calibrate": "vm"}
+    mapped = [dag.get_task(name).unmap({"instance": one}) for name, one in asked.items()]
+    said["mapped"] = [[task.stage_name, task.execution_timeout.total_seconds()] for task in mapped]
 print("SAID " + json.dumps(said))
 """
 
@@ -58,6 +62,7 @@ def test_the_graph_is_the_same_and_every_stage_is_a_pod_with_its_own_resources(t
     assert here["graph"] == there["graph"]
     assert set(there["kinds"]) == set(yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"])
     assert there["names"] == ["train@vm-ppo-0", "calibrate@vm", "ingest"]
+    assert there["mapped"] == [["train@vm-ppo-0", 240 * 60], ["calibrate@vm", 60 * 60]]
     spec = there["train"]["spec"]
     (container,) = spec["containers"]
     assert container["resources"]["limits"] == {"memory": "8Gi", "nvidia.com/gpu": "1"}

@@ -15,19 +15,9 @@ from pipeline.gate import command as gate
 from pipeline.ingest import IngestConfig, Range, ingest
 from pipeline.sources.sample import SampleConfig
 from sched_env import problems
+from tests.tiny_night import tiny
 
 SHIPPED = yaml.safe_load((Path(__file__).parents[2] / "params.yaml").read_text())
-TINY = {
-    "envs": 4, "rollout_steps": 16, "segments": 1, "rollouts_per_segment": 1, "epochs": 1, "batch": 32, "hidden": 8,
-    "teacher_steps": 8, "teacher_epochs": 1,
-}  # fmt: skip
-SHORTER = {
-    "functions": {"horizon": 32},
-    "vm": {"horizon": 64},
-    # A scrape a window shows no peaks: nodes are stressed at a lower threshold.
-    "pods": {"overrides": {"episode_windows": 4, "threshold": 0.5}},
-    "jobs": {"overrides": {"episode_jobs": 12}},
-}
 PRIMARY = {
     "vm": "placed",
     "pods": "resource_violations",
@@ -56,11 +46,12 @@ def test_the_sample_of_every_problem_is_judged_by_its_own_metric():
 def test_a_problem_goes_from_windows_to_a_verdict(sample, problem, monkeypatch):
     monkeypatch.chdir(sample)
     monkeypatch.setenv("LOADMASTER_VAR", str(sample / "var"))
+    size = tiny(problem)
     params = SHIPPED | {
         "problems": [problem],
-        "workload": {problem: SHIPPED["workload"][problem] | SHORTER.get(problem, {})},
-        "train": {problem: {"validation_traces": 4, "maskable_ppo": TINY}},
-        "evaluate": {problem: {"traces": 12, "block_seconds": 1800.0}},
+        "workload": {problem: SHIPPED["workload"][problem] | size["workload"]},
+        "train": {problem: size["train"]},
+        "evaluate": {problem: size["evaluate"]},
         "gate": {"bootstrap_samples": 200},
     }
     Path("params.yaml").write_text(yaml.safe_dump(params))

@@ -88,3 +88,10 @@ def test_a_second_run_takes_what_is_kept_and_other_objects_open_the_day(bucket: 
         pq.write_table(rows.slice(0, rows.num_rows // 2), content)
     assert clean_main(arguments) == 0
     assert len(list((tmp_path / "var" / "cache" / "clean").iterdir())) == len(kept) + 1
+
+
+@pytest.mark.s3
+def test_what_is_joined_to_a_place_shares_its_connection(bucket: str) -> None:
+    # One each took 0.2 s of CPU: a pod's hundred files were looked at for half a minute.
+    there = storage.place(bucket)
+    assert storage.filesystem(there / "a" / "b") is storage.filesystem(there / "c")

@@ -13,6 +13,7 @@ from pipeline import workspace
 from pipeline.errors import RegistryError
 from pipeline.pods import command, fragments, inside, settings
 from pipeline.registry import dvc_objects, places, runs
+from tests.servers import s3_server
 from wire.errors import ConfigError
 
 RUN = "manual__2026-11-16T02:00:00+00:00"
@@ -163,6 +164,24 @@ def test_data_that_is_lost_or_changed_in_the_remote_is_told_and_made_again(night
     path.write_text("[]")
     with pytest.raises(RegistryError, match="holds other bytes"):
         command.check(RUN, "ingest")
+
+
+@pytest.mark.s3
+def test_the_next_pod_refuses_what_was_changed_in_an_s3_store(begun, tmp_path, monkeypatch):
+    pytest.importorskip("dvc_s3", reason="the s3 extra is not installed: pip install -e '.[s3]'")
+    for name in ("registry.git", "airflow"):
+        shutil.copytree(begun / name, tmp_path / name, symlinks=True)
+    told(tmp_path, monkeypatch)
+    with s3_server(tmp_path / "s3", "loadmaster", monkeypatch) as server:
+        monkeypatch.setenv("LOADMASTER_DVC_REMOTE", "s3://loadmaster/dvc")
+        (raw,) = in_a_pod(tmp_path, "ingest", monkeypatch).kept()
+        command.check(RUN, "ingest")
+        store = server.folder / "loadmaster" / "dvc"
+        (rows,) = json.loads(dvc_objects.object_path(store, raw.md5).read_text())
+        dvc_objects.object_path(store, rows["md5"]).write_text("rows of nobody")
+        with pytest.raises(RegistryError, match="dvc pull"):
+            in_a_pod(tmp_path, "train@vm-0", monkeypatch)
+        assert fragments.all_of(RUN).keys() == {"ingest"}
 
 
 def test_a_stage_built_on_other_data_than_the_runs_is_told(night):
