@@ -215,7 +215,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     task_options(parser)
     seed_option(parser, "the training; equal seeds give equal weights")
     parser.add_argument(
-        "--tensorboard", type=Path, metavar="FOLDER", help="TensorBoard's files go here (default: below var/tensorboard)"
+        "--tensorboard", type=Path, metavar="FOLDER", help="TensorBoard's files (default: below var/tensorboard)"
     )
     parser.add_argument("--out", type=Path, help="with --env: where the result goes (default: below var/trainings)")
 
