@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
-from pipeline import datasets
+from pipeline import datasets, windows
 from pipeline.clean.command import clean
 from pipeline.clean.config import CleanConfig
 from pipeline.ingest import IngestConfig, Range, ingest
@@ -327,3 +327,26 @@ def test_every_problem_can_be_trained_on_it(found, problem, monkeypatch):
     told = dataset.origins(folder, days.start, days.end)
     assumed = {origin.feature for origin in told if origin.decides and origin.assumed_share > 0.5}
     assert assumed <= UNTOLD.get(problem, set()), assumed
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_the_recorded_placements_give_what_was_measured(found, monkeypatch):
+    """Calibrated on the train windows, replayed on the test windows: within 10 % of what the queue did there."""
+    if found.stack.length_s < 86_400:
+        pytest.skip("hours are too few to calibrate on some and to judge on others")
+    monkeypatch.setenv("LOADMASTER_VAR", str(found.folder / "var"))
+    folder, end = found.folder / "windows", datetime.fromtimestamp(START + found.stack.length_s, UTC)
+    parts = windows.splits(datetime.fromtimestamp(START, UTC), end, windows.SplitConfig(**SHIPPED["splits"]))
+    config, dataset = datasets.WorkloadConfig(scenario="functions/serverless", horizon=128), datasets.get("functions")
+    fitted = dataset.fit(folder, parts.train, config.load)
+    trace = datasets.apply(dataset.load(folder, parts.test.start, parts.test.end), "functions", fitted)
+    span = parts.test.start.isoformat(), parts.test.end.isoformat()
+    told, _ = dataset.check(
+        datasets.Workload("functions", config.load(fitted.overrides), trace, *span), folder, AsRecorded(), "recorded"
+    )
+    off = {one.metric: one for one in told.figures}
+    assert {*off} == {"sla_violation_rate", "response_ratio", "response_ratio_p95", "used_cores", "cost_usd"}
+    for metric, one in off.items():
+        close = metric.endswith("_rate") and abs(one.predicted - one.measured) <= 0.005
+        assert close or one.relative_error <= 0.1, one
