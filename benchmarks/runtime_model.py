@@ -109,8 +109,8 @@ def _predictor(train: profiles.Profiles) -> RuntimePredictor:
 
 def _asked(predictor: RuntimePredictor, test: profiles.Profiles) -> Floats:
     answers = predictor.predict(test.asked())
-    seconds: Floats = np.concatenate([np.stack([one.seconds, one.lower_s, one.upper_s], axis=1) for one in answers])
-    return np.log(seconds)
+    times: Floats = np.concatenate([np.stack([one.seconds, one.lower_s, one.upper_s], axis=1) for one in answers])
+    return np.log(times)
 
 
 def unseen_cards(measured: profiles.Profiles) -> dict[str, dict[str, float]]:

@@ -13,6 +13,7 @@ loadmaster jobs benchmark --config cpn.yaml --image registry/loadmaster-workload
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import urllib.error
 import urllib.parse
@@ -182,7 +183,7 @@ def _profiles(options: argparse.Namespace) -> int:
 def _benchmark(options: argparse.Namespace) -> int:
     from placement.cpn import benchmark, config
     from placement.cpn.gateway import KubeGateway
-    from placement.cpn.store import read_only
+    from placement.cpn.store import is_there, read_only
     from placement.cpn.topology import Card, Source
     from placement.kube.clusters import connect
     from placement.kube.config import ClusterSettings
@@ -190,7 +191,9 @@ def _benchmark(options: argparse.Namespace) -> int:
 
     settings, template = config.load(options.config), fingerprints.template(options.template)
     network = Source(settings.topology).read()
-    with read_only(settings.store) as store:
+    # Cards may well be measured before a controller has ever run: then none of them has a job.
+    opened = read_only(settings.store) if is_there(settings.store) else contextlib.nullcontext()
+    with opened as store:
         cards = benchmark.choose(network, store, options.card, settings.fingerprints)
         if not cards:
             sys.stderr.write("every type of card has a fingerprint, or no card of it is free\n")
@@ -207,6 +210,8 @@ def _benchmark(options: argparse.Namespace) -> int:
             )
 
         def came(card: Card, since: float) -> bool:
+            if store is None:
+                return False
             running = (attempt.card for attempt in store.open_attempts())
             return card.name in running or bool(store.shared_cards_with(card.name, since))
 

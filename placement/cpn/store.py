@@ -288,12 +288,16 @@ class JobStore:
             return connection.execute(asked).all()
 
 
+def is_there(url: str) -> bool:
+    """Whether a store was ever made; of a server nobody knows before asking."""
+    return not url.startswith(SQLITE) or Path(sa.make_url(url).database or "").is_file()
+
+
 @contextlib.contextmanager
 def read_only(url: str) -> Iterator[JobStore]:
     """Open a store to read it, also beside the controller whose it is."""
     store = JobStore.__new__(JobStore)
-    path = sa.make_url(url).database
-    if url.startswith(SQLITE) and not Path(path or "").is_file():
+    if not is_there(url):
         raise ConfigError(f"store {url}: there is no such file", "the store of a controller")
     store._engine, store._lock, store._epoch = _engine(url), None, -1
     store.shared = store._engine.dialect.name != SQLITE

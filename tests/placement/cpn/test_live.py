@@ -54,6 +54,11 @@ def leads(service: Any) -> bool:
         return False
 
 
+def starts(service: Any) -> int:
+    """Say how often a service has got as far as to lead, if it may."""
+    return int((service.folder / "service.log").read_text().count("compiled in"))
+
+
 def loadmaster(*arguments: str) -> str:
     command = [sys.executable, "-m", "wire.cli", *arguments]
     ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300, check=False)
@@ -95,7 +100,7 @@ def test_a_replica_goes_on_when_the_leader_is_killed_and_every_job_runs_exactly_
             "strategy": "fifo", "patience_s": 1e9,
         }  # fmt: skip
         pair = [running("one", settings), running("two", settings)]
-        until(lambda: any(map(leads, pair)), "a leader", 300)
+        until(lambda: all(starts(one) == 1 for one in pair) and any(map(leads, pair)), "a leader", 300)
         bodies = [body(f"job-{row}", ("cnn-small", "cnn-large")[row % 2], 150.0) for row in range(40)]
         for number, one in enumerate(bodies):  # to whoever answers, leader or not; every fourth one to both
             assert pair[number % 2].post(one)
@@ -111,7 +116,9 @@ def test_a_replica_goes_on_when_the_leader_is_killed_and_every_job_runs_exactly_
             recovery("leader of the job controller killed", "another replica leads", time.monotonic() - began)
             # The lease's 15 s and a try every 2, on a machine that others use.
             assert time.monotonic() - began < 40
+            before = starts(leader)
             leader.start()
+            until(lambda who=leader, n=before: starts(who) > n, "the one that was killed to stand by", 120)
         with read_only(store) as kept:
             until(lambda: kept.counts() == {"finished": 40}, "all jobs to end", 300)
             jobs, attempts, _ = kept.everything()
@@ -158,9 +165,8 @@ def test_a_card_is_measured_by_a_benchmark_job_whose_log_comes_through_the_api_s
     kube.start_scheduler()
     kube.start_controllers("job-controller")
     settings = tmp_path / "cpn.yaml"
-    settings.write_text(
-        yaml.safe_dump({"topology": str(topology(kube, tmp_path / "topology.yaml")), "store": f"sqlite:///{tmp_path}/jobs.db"})
-    )  # fmt: skip
+    about = {"topology": str(topology(kube, tmp_path / "topology.yaml")), "store": f"sqlite:///{tmp_path}/jobs.db"}
+    settings.write_text(yaml.safe_dump(about))
     stopped = threading.Event()
     kubelet = threading.Thread(target=run_containers, args=(kube, logged, stopped), daemon=True)
     kubelet.start()
