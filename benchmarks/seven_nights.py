@@ -194,6 +194,8 @@ def summed(nights: list[dict[str, Any]]) -> dict[str, Any]:
     for title, values in {**joined, "retrained - frozen": joined["retrained"] - joined["frozen"]}.items():
         estimate = resampler.estimate(mean(values))
         found[title] = {"gain": estimate.value, "interval": [estimate.lower, estimate.upper]}
+    if not later.any():
+        return found
     rest = Resampler(none[later], blocks[later], samples=SAMPLES, seed=BOOTSTRAP_SEED)
     estimate = rest.estimate(mean((joined["retrained"] - joined["frozen"])[later]))
     found["retrained - frozen"] = {"gain": estimate.value, "interval": [estimate.lower, estimate.upper]}

@@ -130,7 +130,7 @@ def _levels(series: Samples, scales: dict[str, float], begin_s: float, count: in
         means = np.maximum(summed[there] / counted[there], np.exp(-MOST))
         total[there] += np.minimum(np.log(means), MOST)
         present[there] += 1
-    return np.divide(total, present, out=np.full(count, np.nan), where=present > 0)
+    return np.asarray(np.divide(total, present, out=np.full(count, np.nan), where=present > 0))
 
 
 def _steps(levels: Floats) -> Floats:
