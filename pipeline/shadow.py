@@ -220,7 +220,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Shadow every problem that has a verdict, and say what was seen."""
-    config = settings.load("shadow", ShadowConfig, options.params)
+    config = settings.load("shadow", ShadowConfig, options.params, default=ShadowConfig())
     log = options.log or environment.place("log_dir")
     now_s = time.time()
     judged = [name for name in problems.names() if (paths.GATE / name / paths.REPORT_JSON).is_file()]

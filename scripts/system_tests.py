@@ -21,6 +21,7 @@ FILES = {
     "tests/test_approval_in_browser.py": "the approval in a real Chromium: read, look, answer, see it live",
     "tests/test_postgres.py": "the approval with Airflow's metadata in PostgreSQL; scheduler and worker killed",
     "tests/dags/test_a_night_of_pods.py": "a night of pods on Kubernetes and S3: killed, evicted, node lost",
+    "tests/test_shift_in_airflow.py": "a load that doubles: seen by watch_live, trained on at once, judged, live",
     "tests/dags/test_backfill_runs.py": "a backfill on a real Airflow, killed in the middle",
     "tests/pipeline/registry/test_rollback_in_airflow.py": "rollback, asked and answered in a real Airflow",
     "tests/pipeline/local/test_robust.py": "make run interrupted, twice at once, without git, on a full disk",

@@ -91,12 +91,15 @@ stages:
 
 
 @contextmanager
-def standing(root: Path, more: Mapping[str, str]) -> Iterator[tuple[servers.LocalSettings, dict[str, AirflowApi]]]:
+def standing(
+    root: Path, more: Mapping[str, str], dags: tuple[str, ...] = (DAG,)
+) -> Iterator[tuple[servers.LocalSettings, dict[str, AirflowApi]]]:
     """Run Airflow and the service on a repository of stand-ins; gives the settings and a log-in for each account.
 
     Args:
         root: An empty folder.
         more: Further environment of Airflow.
+        dags: Those that Airflow sees.
     """
     repository = root / "repository"
     for name, text in {
@@ -111,7 +114,8 @@ def standing(root: Path, more: Mapping[str, str]) -> Iterator[tuple[servers.Loca
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
         (repository / name).write_text(text)
     (repository / "dags").mkdir()
-    shutil.copy(ROOT / "dags" / "nightly_retrain.py", repository / "dags")
+    for name in dags:
+        shutil.copy(ROOT / "dags" / f"{name}.py", repository / "dags")
     for command in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "stand-ins"]):
         subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *command], cwd=repository, check=True)
     settings = servers.LocalSettings(

@@ -169,7 +169,7 @@ def test_a_folder_without_a_verdict_is_named(tmp_path, monkeypatch, capsys):
     from wire.errors import ConfigError
 
     monkeypatch.chdir(tmp_path)
-    Path("params.yaml").write_text("shadow: {}\n")
+    Path("params.yaml").write_text("problems: [functions]\n")  # as before there were shadows
     with pytest.raises(ConfigError, match="holds no report"):
         shadow.main([])
     Path("params.yaml").write_text("shadow: {window: 3}\n")

@@ -172,5 +172,5 @@ def test_what_it_would_have_done_with_live_traffic_is_asked_about_and_cannot_cha
     assert "It would have chosen otherwise." in asked.body
     assert "not shadowed" in without.body
     (folder / "shadow.md").write_text("It would have done the same.\n")
-    with pytest.raises(RegistryError, match="shadow.md was changed after run"):
+    with pytest.raises(RegistryError, match=r"shadow\.md was changed after run"):
         approval.question("functions", "three")
