@@ -105,7 +105,8 @@ def page(result: dict[str, Any]) -> str:
              f"{episodes} paired episodes ({blocks} blocks), {result['seeds']} training seeds; gains positive when "
              f"better, 95 % intervals. {result['cpu_s']:.0f} s of CPU time, load average "
              f"{result['load_average']}.", "",
-             "| | metric | | rival | gain | 95 % | worst seed |", "| --- | --- | --- | --- | --- | --- | --- |"]  # fmt: skip
+             "| | metric | | rival | gain | 95 % | worst seed |",
+             "| --- | --- | --- | --- | --- | --- | --- |"]  # fmt: skip
     for title, found in result.items():
         if not isinstance(found, dict):
             continue
@@ -117,9 +118,9 @@ def page(result: dict[str, Any]) -> str:
                 f"| [{low:.1f}, {high:.1f}] | {100 * min(row['by_seed']):+.1f} % |"
             )
     word = "passes" if result["passes"] else "does not pass"
+    margins = ", ".join(f"{100 * value:g} %" for value in MARGINS.values())
     lines += ["", f"Best rule after the shift: `{result['best_rule']}`. By the gate's words (lower bound of the return "
-              f"above zero, SLA and cost within {', '.join(f'{100 * v:g} %' for v in MARGINS.values())}) the new policy "
-              f"**{word}** against the old one."]  # fmt: skip
+              f"above zero, SLA and cost within {margins}) the new policy **{word}** against the old one."]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
