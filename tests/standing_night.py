@@ -90,18 +90,8 @@ stages:
 """
 
 
-@contextmanager
-def standing(
-    root: Path, more: Mapping[str, str], dags: tuple[str, ...] = (DAG,)
-) -> Iterator[tuple[servers.LocalSettings, dict[str, AirflowApi]]]:
-    """Run Airflow and the service on a repository of stand-ins; gives the settings and a log-in for each account.
-
-    Args:
-        root: An empty folder.
-        more: Further environment of Airflow.
-        dags: Those that Airflow sees.
-    """
-    repository = root / "repository"
+def stand_ins(repository: Path, dags: tuple[str, ...] = (DAG,)) -> Path:
+    """Make a repository whose stages end in a moment, with these DAGs of ours."""
     for name, text in {
         "stages.py": STAGES,
         "dvc.yaml": DVC_YAML,
@@ -118,6 +108,21 @@ def standing(
         shutil.copy(ROOT / "dags" / f"{name}.py", repository / "dags")
     for command in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "stand-ins"]):
         subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *command], cwd=repository, check=True)
+    return repository
+
+
+@contextmanager
+def standing(
+    root: Path, more: Mapping[str, str], dags: tuple[str, ...] = (DAG,)
+) -> Iterator[tuple[servers.LocalSettings, dict[str, AirflowApi]]]:
+    """Run Airflow and the service on a repository of stand-ins; gives the settings and a log-in for each account.
+
+    Args:
+        root: An empty folder.
+        more: Further environment of Airflow.
+        dags: Those that Airflow sees.
+    """
+    repository = stand_ins(root / "repository", dags)
     settings = servers.LocalSettings(
         repository=repository, var=root / "var", service_port=free_port(), airflow_port=free_port(), accounts=ACCOUNTS
     )
