@@ -1,7 +1,7 @@
 """nightly_retrain: from last night's metrics to a signed policy that a person approved.
 
-workspace → ingest → clean → validate → calibrate → train (one a seed) → export → evaluate → gate → record, and then for
-each problem report → approve → promote → push → canary → verify.
+workspace → ingest → clean → validate → calibrate → train (one a seed) → export → evaluate → gate → shadow → record, and
+then for each problem report → approve → promote → push → canary → verify.
 
 A training or a problem that fails does not stop the others. Where a problem ends tells what became of it: `verify`
 (promoted), `rejected`, `not_passed` (the gate failed it, or could not decide) or `unchanged`; the run's note says it in
@@ -28,7 +28,7 @@ from dags.airflow_reader import reader
 from dags.approval_task import PolicyApproval
 from dags.assets import POLICY_CANDIDATE, POLICY_LIVE, STATE_WINDOWS
 from dags.calls import call, lineage, signed_call
-from dags.stages import EVERY, MACROS, made, mapped_stage, problem_stage, record, stage, workspace
+from dags.stages import EVERY, MACROS, made, mapped_stage, problem_stage, record, shadow, stage, workspace
 from pipeline import approval
 from pipeline import workspace as workspace_of_run
 from pipeline.registry import places
@@ -116,12 +116,14 @@ def nightly_retrain() -> None:
     plan = workspace()
     windows = stage("validate", outlets=[STATE_WINDOWS])
     calibrated = mapped_stage("calibrate", problems(plan), template="calibrate@{}")
-    listed, kept, recorded = trainings(), trained(), record()
+    listed, kept, shadowed, recorded = trainings(), trained(), shadow(), record()
     training = mapped_stage("train", listed, pool=GPU_POOL)
     judging = judged.expand(problem=kept)
     plan >> stage("ingest") >> stage("clean") >> windows >> calibrated >> listed
     windows >> stage("runtime_model") >> listed
     training >> kept
+    # What would be shown of a shadow that failed is that there is none: the night goes on.
+    judging >> shadowed >> recorded
     judging >> recorded
     for problem in PROBLEMS:
         # Task ids are the plain verbs while there is one problem; with more, each has its group's name before it.

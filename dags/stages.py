@@ -131,6 +131,15 @@ def made(what: str, offered: list[str]) -> list[str]:
     return [problem for problem in offered if any(folder.glob(f"{problem}/[!.]*"))]
 
 
+@task(trigger_rule="all_done_min_one_success", retries=0)
+def shadow() -> str:
+    """Ask every candidate what it would have done with the calls that live traffic made; it answers nobody."""
+    run_id = get_current_context()["run_id"]
+    if IN_PODS:
+        call("pipeline.pods", "merge", f"--run-id={run_id}")
+    return call("pipeline.shadow", cwd=places.workspace(run_id))
+
+
 @task(trigger_rule="all_done_min_one_success")
 def record() -> str:
     """Commit params, lock and metrics on the branch of this run, and push data and branch."""

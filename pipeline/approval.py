@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pipeline.errors import RegistryError
-from pipeline.paths import REPORT_HTML
+from pipeline.paths import REPORT_HTML, SHADOW_MARKDOWN
 from pipeline.registry import runs, shown
 from pipeline.registry.chain import sync
 from pipeline.registry.records import is_a_name
@@ -91,6 +91,7 @@ def question(problem: str, run_id: str) -> Question:
         )
     digest, shown = str(report.get("digest")), runs.shown_sha256(mirror, run.commit, problem)
     text = files.get(f"{folder}/report.md", b"").decode(errors="replace")
+    shadowed = files.get(f"{folder}/{SHADOW_MARKDOWN}", b"").decode(errors="replace")
     bound = {"bundle": digest, "report": f"sha256:{shown}", "commit": run.commit, "branch": runs.branch_of(run_id)}
     lines = "".join(f"- {name} `{value}`\n" for name, value in bound.items())
     return Question(
@@ -102,7 +103,8 @@ def question(problem: str, run_id: str) -> Question:
         outcome=str(report.get("outcome")),
         reason=str(report.get("reason", "")),
         subject=brief.subject(problem, report),
-        body=f"{brief.body(problem, report, _links(run.commit, problem, files))}\n---\n\n{text}\n\n---\n"
+        body=f"{brief.body(problem, report, _links(run.commit, problem, files), brief.live_traffic(files, folder))}\n"
+        f"{shadowed}\n---\n\n{text}\n\n---\n"
         f"An answer counts once, and for nothing but this:\n\n{lines}",
     )
 

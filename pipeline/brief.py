@@ -5,11 +5,16 @@ Service level and cost against what is live and against the best rule, what got 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+
+from pipeline import shadow
+from pipeline.contracts.shadow import Shadowed
 from pipeline.gate import wording
 from pipeline.gate.markdown import prose
+from pipeline.paths import SHADOW_JSON
 from pipeline.registry.nights import COST, SLA, Figure, figures
 
 CHAMPION = "champion"
@@ -26,8 +31,26 @@ def subject(problem: str, report: dict[str, Any]) -> str:
     return f"Promote {problem} {str(report.get('digest'))[:19]}? {told}"
 
 
-def body(problem: str, report: dict[str, Any], links: Iterable[str] = ()) -> str:
-    """Write the top of the page."""
+def live_traffic(files: Mapping[str, bytes], folder: str) -> str:
+    """Say what the candidate would have done with live traffic, of what a run's commit holds."""
+    data = files.get(f"{folder}/{SHADOW_JSON}")
+    if data is None:
+        return "not shadowed: this run has no word on what it would have done with live traffic"
+    try:
+        return shadow.headline(msgspec.json.decode(data, type=Shadowed))
+    except msgspec.DecodeError:
+        return "not known: what the run says of its shadow cannot be read"
+
+
+def body(problem: str, report: dict[str, Any], links: Iterable[str] = (), live: str = "") -> str:
+    """Write the top of the page.
+
+    Args:
+        problem: Whose policy.
+        report: The gate's.
+        links: Where there is more to look at.
+        live: What the candidate would have done with live traffic, in a line.
+    """
     reference, best = str(report.get("reference")), str(report.get("best_heuristic"))
     table = figures(report)
     lines = [f"**{problem}: {prose(str(report.get('reason', '')))}**", ""]
@@ -35,6 +58,8 @@ def body(problem: str, report: dict[str, Any], links: Iterable[str] = ()) -> str
     worse = [figure for figure in table if figure.worse]
     lines += [f"- ⚠ {prose(text)}" for text in warnings]
     lines += [f"- ▲ worse than {prose(figure.reference)}: {prose(figure.words())}" for figure in worse]
+    if live:
+        lines.append(f"- Live traffic: {prose(live)}")
     lines.append(f"- Way back: {_way_back(problem, report)}")
     lines += ["", "| | new | " + " | ".join(f"{prose(name)} | change" for name in _rivals(reference, best)) + " |"]
     lines.append("|---|---|" + "---|---|" * len(_rivals(reference, best)))

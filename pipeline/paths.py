@@ -21,6 +21,9 @@ EVALUATION = DATA / "evaluation"
 GATE = DATA / "gate"
 REPORT_JSON, REPORT_MARKDOWN, REPORT_HTML = "report.json", "report.md", "report.html"
 """Of the gate, below ``<problem>``."""
+SHADOW = DATA / "shadow"
+SHADOW_JSON, SHADOW_MARKDOWN = "shadow.json", "shadow.md"
+"""What the candidate would have done with live traffic, below ``<problem>``."""
 METRICS = DATA / "metrics"
 
 

@@ -19,13 +19,14 @@ PARAMS_FILE = paths.PARAMS
 VAR_ENV = environment.VAR
 
 
-def load(section: str, kind: type[T], path: Path = PARAMS_FILE) -> T:
+def load(section: str, kind: type[T], path: Path = PARAMS_FILE, *, default: T | None = None) -> T:
     """Decode one section of a parameter file; an unknown or mistyped key is an error that names it.
 
     Args:
         section: Dotted name of the section, e.g. ``train`` or ``evaluate.functions``.
         kind: A ``msgspec.Struct`` with ``forbid_unknown_fields``.
         path: The parameter file.
+        default: Used where the file has no such section, as one of the release before; None: that is an error.
     """
     try:
         document = yaml.safe_load(path.read_text())
@@ -35,6 +36,8 @@ def load(section: str, kind: type[T], path: Path = PARAMS_FILE) -> T:
         raise ConfigError(f"{path} is not YAML: {error}") from error
     value: object = document
     for depth, key in enumerate(section.split(".")):
+        if default is not None and isinstance(value, dict) and key not in value:
+            return default
         if not isinstance(value, dict) or key not in value:
             within = ".".join(section.split(".")[:depth]) or "the file"
             keys = value.keys() if isinstance(value, dict) else ()

@@ -258,8 +258,10 @@ class Decider:
                 reason += f", {ranked[0].score - ranked[1].score:.4g} above {ranked[1].name}"
         if self._beside is not None and arm.shadow is not None and ranked:
             self._beside.score_later(arm.shadow, state, request, ranked[0].name)
-        took_us = (time.perf_counter() - call.started) * 1e6
+        took_us, now_s = (time.perf_counter() - call.started) * 1e6, time.time()
+        if ranked:
+            self._log.sampled.offer(now_s, state, request, arm.digest, ranked[0].name, fallback)
         self._log.write(
-            Decided(time.time(), problem, arm, request.id, seen, len(mask), feasible, ranked, fallback, reason, took_us)
+            Decided(now_s, problem, arm, request.id, seen, len(mask), feasible, ranked, fallback, reason, took_us)
         )
         return Placement(request.id, ranked[:top_k], feasible, reason, fallback is not None), values

@@ -23,6 +23,7 @@ from placement.arms import Arm
 from placement.errors import FallbackReason
 from placement.metrics import Metrics
 from placement.ranking import feature_hash
+from placement.sampled import Sampled
 from placement.settings import Settings
 from sched_env.observation import Observation
 from wire.contracts.decision import DecisionLine
@@ -92,6 +93,7 @@ class DecisionLog:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._metrics, self._settings = metrics, settings
         self._file = AppendedFile(settings.log_dir / FILE_NAME, settings.log_file_mib, settings.log_files)
+        self.sampled = Sampled(settings)
         self._waiting: deque[Decided] = deque()
         self._encoder = msgspec.json.Encoder()
         self._recent: deque[Decided] = deque(maxlen=RECENT)
@@ -150,6 +152,7 @@ class DecisionLog:
                     self._file.rotate()
             self._convert()
             self._metrics.settle()
+            self.sampled.write()
             while self._waiting:
                 batch = [self._waiting.popleft().line() for _ in range(min(len(self._waiting), 1000))]
                 try:
@@ -157,3 +160,4 @@ class DecisionLog:
                 except OSError:
                     self._metrics.log_lost.inc(len(batch))
         self._file.close()
+        self.sampled.close()

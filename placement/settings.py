@@ -60,6 +60,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_files: Positive = 200
     """Rotated logs kept, as Parquet: eight days of hourly files; of the largest size about 2 GiB."""
 
+    sampled_every_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
+    """Every so many seconds one decision of each problem is kept whole, with the state it was made from, so that the
+    next candidate can be asked what it would have done (docs/nights.md). 0: never."""
+
     deadline_ms: Annotated[float, msgspec.Meta(gt=0)] = 100.0
     """Time the policy has for one batch before the heuristic answers. A policy needs 0.4 ms for 1,000 candidates; what
     is over is for a machine with more to do than cores. Set it below the timeout of whoever asks."""

@@ -93,15 +93,8 @@ stages:
 """
 
 
-@contextmanager
-def standing(root: Path, more: Mapping[str, str]) -> Iterator[tuple[servers.LocalSettings, dict[str, AirflowApi]]]:
-    """Run Airflow and the service on a repository of stand-ins; gives the settings and a log-in for each account.
-
-    Args:
-        root: An empty folder.
-        more: Further environment of Airflow; STAND_IN_SECONDS and STAND_IN_FILES make stages last and write more.
-    """
-    repository = root / "repository"
+def stand_ins(repository: Path, dags: tuple[str, ...] = (DAG,)) -> Path:
+    """Make a repository whose stages end in a moment, with these DAGs of ours."""
     for name, text in {
         "stages.py": STAGES,
         "dvc.yaml": DVC_YAML,
@@ -114,9 +107,25 @@ def standing(root: Path, more: Mapping[str, str]) -> Iterator[tuple[servers.Loca
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
         (repository / name).write_text(text)
     (repository / "dags").mkdir()
-    shutil.copy(ROOT / "dags" / "nightly_retrain.py", repository / "dags")
+    for name in dags:
+        shutil.copy(ROOT / "dags" / f"{name}.py", repository / "dags")
     for command in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "stand-ins"]):
         subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *command], cwd=repository, check=True)
+    return repository
+
+
+@contextmanager
+def standing(
+    root: Path, more: Mapping[str, str], dags: tuple[str, ...] = (DAG,)
+) -> Iterator[tuple[servers.LocalSettings, dict[str, AirflowApi]]]:
+    """Run Airflow and the service on a repository of stand-ins; gives the settings and a log-in for each account.
+
+    Args:
+        root: An empty folder.
+        more: Further environment of Airflow; STAND_IN_SECONDS and STAND_IN_FILES make stages last and write more.
+        dags: Those that Airflow sees.
+    """
+    repository = stand_ins(root / "repository", dags)
     settings = servers.LocalSettings(
         repository=repository, var=root / "var", service_port=free_port(), airflow_port=free_port(), accounts=ACCOUNTS
     )

@@ -76,6 +76,7 @@ VERBS: Table = {
         "pods": ("pipeline.pods.command:main", "stages as pods: begin, run, check, list, merge, end"),
         "workspace": ("pipeline.workspace:main", "prepare a run's clone and say what it maps over"),
         "question": ("pipeline.approval:main", "print what a person is asked before a policy goes live"),
+        "shadow": ("pipeline.shadow:main", "what a candidate would have done with the calls that were really made"),
         "rollback": ("pipeline.rollback:main", "versions to go back to, the question and its answer"),
         "note": ("pipeline.airflow_notes:main", "write what became of a night into its note in Airflow"),
         "notify": ("pipeline.notify:main", "tell people by mail or webhook"),

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from pipeline.contracts import evaluation, gate, raw, windows
+from pipeline.contracts import evaluation, gate, raw, shadow, windows
 from wire.command import Verb
-from wire.contracts import bundle, decision, feature_spec, place, policies, record, replay, snapshot
+from wire.contracts import bundle, decision, feature_spec, place, policies, record, replay, sample, snapshot
 from wire.errors import run_cli
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "contracts"
@@ -24,9 +24,11 @@ DOCUMENTS: dict[str, type[msgspec.Struct]] = {
     "flipped": policies.Flipped,
     "refusal": policies.Refusal,
     "decision-line": decision.DecisionLine,
+    "sampled-line": sample.SampledLine,
     "snapshot": snapshot.Snapshot,
     "promotion-record": record.PromotionRecord,
     "gate-report": gate.GateReport,
+    "shadowed": shadow.Shadowed,
     "integrity": evaluation.Integrity,
     "backtest": evaluation.Backtest,
 }

@@ -178,7 +178,9 @@ def tree(clone: Repository) -> str:
 
 
 def _reports(run_dir: Path) -> list[Path]:
-    return sorted((run_dir / "data" / "gate").glob("*/report.*"))
+    """What a person is shown: the gate's report, and what the candidate would have done with live traffic."""
+    data = run_dir / "data"
+    return sorted([*data.glob("gate/*/report.*"), *data.glob("shadow/*/shadow.*")])
 
 
 def _push_data(run_dir: Path) -> None:

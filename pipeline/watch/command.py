@@ -52,12 +52,20 @@ def watch(config: settings.WatchConfig, home: Path, now_s: float) -> Found:
         if live is None or since is None:
             continue
         path = home / f"{problem}.json"
-        state = msgspec.json.decode(path.read_bytes(), type=State) if path.exists() else State()
+        state = _kept(path)
         log = environment.place("log_dir") / DECISIONS
         seen.append(look(problem, live, since, state, client=client, config=config, now_s=now_s, decisions=log))
         write_atomic(path, msgspec.json.encode(state))
     page.write(home, seen)
     return Found(seen, _late(chain, now_s))
+
+
+def _kept(path: Path) -> State:
+    """Read what the look before kept; without it, or with one of another release, everything is learned anew."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=State)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return State()
 
 
 def _late(chain: Chain, now_s: float) -> str:
@@ -87,6 +95,8 @@ def run(options: argparse.Namespace) -> int:
             sys.stdout.write(f"{one.problem}: {figure.name} {figure.now:.4g} (limit {figure.limit:.4g})\n")
         for name, moved in one.drift.items():
             sys.stdout.write(f"{one.problem}: drift of {name} {moved.psi:.2f} (limit {moved.limit:.2f})\n")
+        for name, change in one.loads.items():
+            sys.stdout.write(f"{one.problem}: load of {name} {change.times:.2f} times that of an hour ago\n")
         for kind, reason in (("ROLLBACK", one.rollback), ("RETRAIN", one.retrain), ("note", "; ".join(one.notes))):
             if reason:
                 sys.stdout.write(f"{one.problem}: {kind}: {reason}\n")

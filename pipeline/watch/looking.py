@@ -12,7 +12,7 @@ import numpy as np
 
 from pipeline.registry.nights import COST, SLA, figures
 from pipeline.sources.prometheus_http import Client
-from pipeline.watch import drift
+from pipeline.watch import drift, load
 from pipeline.watch.config import ProblemWatch, WatchConfig
 from wire.contracts.decision import DecisionLine
 from wire.contracts.record import PromotionRecord
@@ -23,6 +23,10 @@ FALLBACKS = (
 )
 ACTIONS = "actions"
 """Name of the signal that is read from the decision log: decisions a window, by what was chosen."""
+
+
+LEARNED = 2
+"""Version of what is learned of the reference days."""
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -42,8 +46,11 @@ class Figure(msgspec.Struct, frozen=True):
 class State(msgspec.Struct):
     """What is kept between looks, a file a problem."""
 
+    version: int = 0
+    """Of what was learned; what another release learned is learned anew."""
     digest: str = ""
     references: dict[str, drift.Reference] = {}
+    loads: dict[str, load.Usual] = {}
     usual_cost: float | None = None
     in_a_row: dict[str, int] = {}
     """Name of a figure or signal -> looks in a row beyond its limit."""
@@ -57,6 +64,7 @@ class Seen(msgspec.Struct, frozen=True):
     at_s: float
     figures: list[Figure]
     drift: dict[str, drift.Look]
+    loads: dict[str, load.Look]
     rollback: str
     """Why a person should be asked to go back; empty: no reason."""
     retrain: str
@@ -89,49 +97,60 @@ def look(
     """
     asked = config.problems.get(problem, ProblemWatch())
     notes: list[str] = []
-    if state.digest != live.digest:
-        state.digest, state.in_a_row = live.digest, {}
+    if (state.digest, state.version) != (live.digest, LEARNED):
+        state.digest, state.version, state.in_a_row = live.digest, LEARNED, {}
         end_s = datetime.fromisoformat(since).timestamp()
-        state.references, state.usual_cost = _learn(asked, client, config, end_s, notes)
+        state.references, state.loads, state.usual_cost = _learn(asked, client, config, end_s, notes)
     found = [*_promised(asked, live, state, client, config, now_s)]
     rates = [values[-1] for _, values in _samples(client, FALLBACKS.format(problem), now_s, 0, config).values()]
     found += [Figure("fallback rate", float(rate), 0.0, config.fallback_limit) for rate in rates if math.isfinite(rate)]
-    moved = {}
-    for name, known in state.references.items():
+    moved, changed = {}, {}
+    for name in {**state.references, **state.loads}:
         if name == ACTIONS:
             continue
-        series = _samples(client, asked.features[name], now_s, drift.SLOT_S, config)
-        seen = drift.look(known, now_s, {key: values for key, (_, values) in series.items()})
-        if seen is not None:
+        series = _samples(client, asked.features[name], now_s, load.SPAN_S, config)
+        if name in state.loads and (step := load.look(state.loads[name], now_s, series)) is not None:
+            changed[name] = step
+        late = {key: values[at > now_s - drift.SLOT_S] for key, (at, values) in series.items()}
+        if name in state.references and (seen := drift.look(state.references[name], now_s, late)) is not None:
             moved[name] = seen
     if (acted := _acted(problem, decisions, state, now_s, config)) is not None:
         moved[ACTIONS] = acted
-    for name, beyond in [(one.name, one.beyond) for one in found] + [(name, one.beyond) for name, one in moved.items()]:
-        state.in_a_row[name] = state.in_a_row.get(name, 0) + 1 if beyond else 0
+    beyond = {one.name: one.beyond for one in found} | {name: one.beyond for name, one in moved.items()}
+    beyond |= {f"load of {name}": one.beyond for name, one in changed.items()}
+    for name, is_beyond in beyond.items():
+        state.in_a_row[name] = state.in_a_row.get(name, 0) + 1 if is_beyond else 0
     sure = {name for name, times in state.in_a_row.items() if times >= drift.LOOKS}
     worse = [f"{one.name} {one.now:.4g}, promised {one.promised:.4g}" for one in found if one.name in sure]
     drifted = [f"{name}: PSI {one.psi:.2f}, usual up to {one.limit:.2f}" for name, one in moved.items() if name in sure]
-    return Seen(problem, live.digest, now_s, found, moved, "; ".join(worse), "; ".join(drifted), notes)
+    drifted += [
+        f"{name}: {one.times:.2f} times the load of an hour ago, usual up to {math.exp(one.limit):.2f}"
+        for name, one in changed.items()
+        if f"load of {name}" in sure
+    ]
+    return Seen(problem, live.digest, now_s, found, moved, changed, "; ".join(worse), "; ".join(drifted), notes)
 
 
 def _learn(
     asked: ProblemWatch, client: Client, config: WatchConfig, end_s: float, notes: list[str]
-) -> tuple[dict[str, drift.Reference], float | None]:
+) -> tuple[dict[str, drift.Reference], dict[str, load.Usual], float | None]:
     """Learn what was usual before a policy went live: whole days."""
     end_s -= end_s % drift.DAY_S
     span = config.reference_days * drift.DAY_S
-    known = {}
+    known, loads = {}, {}
     for name, query in asked.features.items():
-        learned = drift.reference(_samples(client, query, end_s, span, config))
-        if learned is None:
+        series = _samples(client, query, end_s, span, config)
+        if (learned := drift.reference(series)) is None:
             notes.append(f"{name}: Prometheus has fewer than three days before this policy; not watched")
         else:
             known[name] = learned
+        if (usual := load.learn(series)) is not None:
+            loads[name] = usual
     cost = None
     if asked.cost:
         values = [values for _, values in _samples(client, asked.cost, end_s, span, config).values()]
         cost = float(np.nanmedian(np.concatenate(values))) if values else None
-    return known, cost
+    return known, loads, cost
 
 
 def _promised(

@@ -26,6 +26,7 @@ def metrics(seen: Sequence[Seen]) -> str:
     for one in seen:
         pairs = [(figure.name, figure.now, figure.limit) for figure in one.figures]
         pairs += [(f"drift of {name}", look.psi, look.limit) for name, look in one.drift.items()]
+        pairs += [(f"load of {name}", abs(look.step), look.limit) for name, look in one.loads.items()]
         for name, value, limit in pairs:
             labels = f'{{problem="{one.problem}",figure="{_label(name)}"}}'
             rows["loadmaster_watch_value"].append(f"{labels} {value:.6g}")
@@ -57,6 +58,10 @@ def html(seen: Sequence[Seen]) -> str:
         parts.append("<table><tr><th>figure</th><th>now</th><th>promised or usual</th><th>limit</th></tr>")
         rows = [(figure.name, figure.now, f"{figure.promised:.4g}", figure.limit) for figure in one.figures]
         rows += [(f"drift of {name} (PSI)", look.psi, "", look.limit) for name, look in one.drift.items()]
+        rows += [
+            (f"change of the load of {name} (natural logarithm)", abs(look.step), f"{look.times:.2f} times", look.limit)
+            for name, look in one.loads.items()
+        ]
         for name, now, usual, limit in rows:
             mark = " class='alarm'" if now > limit else ""
             parts.append(

@@ -40,7 +40,7 @@ def test_tasks_of_the_stages_have_the_names_of_the_stages(dag):
 
 def test_the_night_goes_stage_by_stage_to_a_person_and_then_to_production(dag):
     chain = ["ingest", "clean", "validate", "calibrate", "trainings", "train", "trained", "export", "evaluate", "gate"]
-    chain += ["record", "report"]
+    chain += ["shadow", "record", "report"]
     chain += ["approve", "promote", "push", "canary", "verify"]
     for before, after in itertools.pairwise(chain):
         assert after in downstream(dag, before), f"{before} -> {after}"
@@ -140,13 +140,15 @@ for path in ({str(key)!r}, "/proc/%d/environ" % os.getppid()):
 
 
 def test_a_failed_training_or_problem_stops_nobody_else(dag):
-    for name in ("trainings", "trained", "record"):
+    for name in ("trainings", "trained", "shadow", "record"):
         assert dag.get_task(name).trigger_rule == "all_done_min_one_success"
     # One success must be one of the stage before, not of a task that only lists: so they have no other upstream.
     # What is there counts for `trainings`, so the stage that fits a model may be upstream too.
     assert dag.get_task("trainings").upstream_task_ids == {"calibrate", "runtime_model"}
     assert dag.get_task("trained").upstream_task_ids == {"train"}
-    assert dag.get_task("record").upstream_task_ids == {"gate"}
+    assert dag.get_task("shadow").upstream_task_ids == {"gate"}
+    # A shadow that fails is missing from the page; what was judged is recorded all the same.
+    assert dag.get_task("record").upstream_task_ids == {"gate", "shadow"}
 
 
 def test_where_a_problem_ends_tells_what_became_of_it(dag):

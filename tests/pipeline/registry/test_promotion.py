@@ -156,3 +156,21 @@ def test_branch_names_are_legal_and_reversible(run_id, tmp_path: Path) -> None:
     branch = runs.branch_of(run_id)
     assert runs.run_id_of(branch) == run_id
     assert subprocess.run(["git", "check-ref-format", f"refs/heads/{branch}"], check=False).returncode == 0
+
+
+def test_what_it_would_have_done_with_live_traffic_is_asked_about_and_cannot_change_after(night, home, nights) -> None:
+    from pipeline import approval
+
+    clone = night("three", seed=3)
+    folder = clone / "data" / "shadow" / "functions"
+    folder.mkdir(parents=True)
+    (folder / "shadow.md").write_text("### In the shadow of what is live\n\nIt would have chosen otherwise.\n")
+    (folder / "shadow.json").write_text("{}")
+    without = approval.question("functions", "two")
+    runs.record_run(clone, "three")
+    asked = approval.question("functions", "three")
+    assert "It would have chosen otherwise." in asked.body
+    assert "not shadowed" in without.body
+    (folder / "shadow.md").write_text("It would have done the same.\n")
+    with pytest.raises(RegistryError, match=r"shadow\.md was changed after run"):
+        approval.question("functions", "three")

@@ -87,9 +87,10 @@ def test_a_calm_day_raises_nothing_and_a_shift_is_seen_within_the_hour(client, l
         for kind in ("retrain", "rollback"):
             if getattr(seen, kind):
                 minutes.setdefault(kind, quarter * 15)
-    assert minutes["retrain"] <= 60
+    assert minutes["retrain"] <= 45
     assert minutes["rollback"] <= 60
     assert "requests: PSI" in seen.retrain
+    assert state.in_a_row["load of requests"] == 0, "the hour before has the new load too by now"
     for word in ("SLA violations", "cost USD/h", "fallback rate"):
         assert word in seen.rollback
     page.write(tmp_path, [seen])

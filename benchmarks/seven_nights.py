@@ -1,0 +1,293 @@
+"""Is nightly retraining worth it? Seven consecutive nights on recorded arrivals of four clusters.
+
+    python benchmarks/seven_nights.py --data ../shared/data --out docs/results
+
+Eight consecutive days of each trace (Azure's sample has eight hours: there an hour stands for a day). Night n has the
+days before it: *retrained* is trained on all of them, the last fifth being its validation; *frozen* is what the first
+night trained, never touched again; the *best rule* is the best of all on episodes spread over the days before; *kept*
+is what a gate by the validation alone would have live: the newest student, the one before, or the rule, whichever is
+best there. All are judged on the same episodes of the next day, which none of them has seen, paired. Intervals: 95 %,
+whole stretches of a day drawn (``pipeline.statistics``). Trainings are kept below ``var/scratch/quality``, nights in
+the JSON file: it goes on where it was stopped. The last line is a JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from quality import BOOTSTRAP_SEED, SAMPLES, judged, say, taught
+from quality_cases import AZURE, PHILLY_SPEED_UP, RULES_OF_CARDS, Case, Part
+
+from pipeline.policies.scorer import Scorer
+from pipeline.statistics.bootstrap import Resampler
+from pipeline.statistics.estimators import mean, relative_difference
+from sched_env import problems, scenarios
+from sched_env.functions import trace as function_traces
+from sched_env.jobs import trace as job_traces
+from sched_env.pods import trace as pod_traces
+from sched_env.traces import gpu_jobs
+from sched_env.vm import trace as vm_traces
+from wire.errors import run_cli
+
+NIGHTS = 7
+DAY_S = 86_400
+TRAINED = 0.8
+"""Share of the days so far that is trained on; the rest of them validates."""
+RULE_STARTS = 64
+"""Episodes, spread over the days so far, on which the rule is chosen."""
+BITBRAINS, HUAWEI, PHILLY = "bitbrains-vm-5min/rnd-2013-8", "huawei-east-1/events.csv.gz", "gpu-jobs/philly_jobs.csv.gz"
+
+
+@dataclass(frozen=True)
+class World:
+    """A recorded week and a day more, as episodes see it."""
+
+    problem: str
+    source: str
+    scenario: scenarios.Scenario
+    trace: Any
+    borders: NDArray[np.int64]
+    """Row of the trace at which each day begins, and where the last ends."""
+    rows: int
+    """Rows of an episode, about."""
+    episodes: int
+    """Judged a day, at most as many as fit without overlap."""
+    primary: str
+    settings: Mapping[str, Any]
+    """Over ``expert.yaml``."""
+    rules: Mapping[str, scenarios.Scenario]
+    shown: tuple[str, ...]
+
+    def starts(self, first: int, last: int, most: int) -> NDArray[np.int64]:
+        """Spread episodes over rows; none reaches beyond the last row."""
+        fit = max((last - first) // self.rows, 1)
+        return np.linspace(first, max(last - self.rows, first), min(most, fit)).astype(np.int64)
+
+    def part(self, first: int, last: int, most: int) -> Part:
+        """Give the episodes of a stretch of rows."""
+        starts = self.starts(first, last, most)
+        return Part(self.scenario, self.trace, starts, np.arange(starts.size), self.rules)
+
+
+def huawei(data: Path) -> World:
+    """VMs of Huawei-East-1 on 20 servers from its fifth day on; a request that fits nowhere ends an episode."""
+    trace, _ = vm_traces.read(data / HUAWEI)
+    borders = np.searchsorted(trace.time, np.arange(5, 6 + NIGHTS + 1) * DAY_S)
+    scenario = scenarios.load("vm/recovering", {"servers": 5, "ending": "wait", "start_min": 0, "start_max": 0})
+    settings = {"decisions": 40, "states": 6000, "segments": 2}
+    return World("vm", "Huawei-East-1", scenario, trace, borders, 600, 24, "wait_s", settings, {},
+                 ("wait_s", "sla_violation_rate", "cost_usd"))  # fmt: skip
+
+
+def bitbrains(data: Path) -> World:
+    """Bitbrains' VMs as 100 pods on ten nodes, from 5 August on."""
+    scenario = scenarios.load("pods/deploy", {"episode_windows": 24})
+    trace = pod_traces.load(data / BITBRAINS, scenario)  # type: ignore[arg-type]
+    borders = np.arange(4, 5 + NIGHTS + 1, dtype=np.int64) * (DAY_S // 300)
+    settings = {"decisions": 40, "states": 4000, "segments": 2, "envs": 32}
+    return World("pods", "Bitbrains", scenario, trace, borders, 24, 12, "resource_violations", settings, {},
+                 ("resource_violations", "sla_violation_rate", "cost_usd"))  # fmt: skip
+
+
+def azure(data: Path) -> World:
+    """Azure's functions on ten nodes; eight hours, each in place of a day."""
+    scenario = scenarios.load("functions/serverless", {"horizon": 1000})
+    trace = function_traces.load(data / AZURE, scenario)  # type: ignore[arg-type]
+    arrival = trace[0].arrival_s
+    borders = np.searchsorted(arrival, arrival[0] + np.arange(NIGHTS + 2) * 3600.0)
+    settings = {"decisions": 40, "states": 8000, "segments": 2}
+    return World("functions", "Azure Functions", scenario, trace, borders, 1000, 24, "return", settings, {},
+                 ("return", "sla_violation_rate", "cost_usd"))  # fmt: skip
+
+
+def philly(data: Path) -> World:
+    """Philly's jobs of one card on nine cards, 20 times as dense, from its 26th day on (before, there are few)."""
+    jobs = gpu_jobs.read_philly(data / PHILLY, skip_bad=True)
+    day = (jobs.submitted_s - jobs.submitted_s[(jobs.gpus == 1) & (jobs.duration_s > 60)].min()) // DAY_S
+    week = np.flatnonzero((day >= 25) & (day < 25 + NIGHTS + 1))
+    cut = replace(jobs, **{name: getattr(jobs, name)[week] for name in ("submitted_s", "duration_s", "gpus", "cluster",
+                                                                        "cancel_s")})  # fmt: skip
+    profiles = data / "cpn-gpu-profiles" / job_traces.COLOCATIONS
+    load = job_traces.recorded_workload(cut, profiles, rows=week.size, seed=3, speed_up=PHILLY_SPEED_UP)
+    arrival = load.jobs.arrival_s
+    borders = np.searchsorted(arrival, np.arange(NIGHTS + 2) * DAY_S / PHILLY_SPEED_UP)
+    pairs = {"choice": "pair", "shown_jobs": 16, "queue_order": "shortest"}
+    plain = scenarios.load("jobs/testbed", {"episode_jobs": 100})
+    settings = {"base": "min_min", "decisions": 1000, "states": 1000, "envs": 32, "segments": 2}
+    return World("jobs", "Philly", scenarios.load("jobs/testbed", {"episode_jobs": 100, **pairs}), load, borders, 100,
+                 24, "mean_completion_s", settings, dict.fromkeys(RULES_OF_CARDS, plain),
+                 ("mean_completion_s", "makespan_s", "oom"))  # fmt: skip
+
+
+WORLDS: dict[str, Callable[[Path], World]] = {"vm": huawei, "pods": bitbrains, "functions": azure, "jobs": philly}
+
+
+def case_of(world: World, night: int) -> Case:
+    """Cut what a night trains and validates on: the days before it, in time."""
+    first, end = int(world.borders[0]), int(world.borders[night])
+    cut = first + int(TRAINED * (end - first))
+    train = scenarios.load(world.scenario, {"start_min": first, "start_max": max(cut - world.rows, first + 1)})
+    validation = world.part(cut, end, 32)
+    return Case(world.problem, (train, world.trace), validation, {}, world.primary, {}, world.settings, "", {})
+
+
+def a_night(world: World, night: int, seeds: int, kept: list[Any], frozen: list[Scorer]) -> dict[str, Any]:
+    """Train, choose and judge one night; ``kept`` and ``frozen`` go on from night to night."""
+    better = problems.get(world.problem).better(world.primary)
+    case = case_of(world, night)
+
+    def worth(part: Part, policy: Any) -> float:
+        return better * float(judged(part, policy, [world.primary])[world.primary].mean())
+
+    before = world.part(int(world.borders[0]), int(world.borders[night]), RULE_STARTS)
+    by_rule = {rule: worth(before, rule) for rule in problems.get(world.problem).heuristics}
+    best = max(by_rule, key=by_rule.__getitem__)
+    trained = [taught(case, seed) for seed in range(seeds)]
+    students = [each.scorer for each, _ in trained]
+    frozen[:] = frozen or students
+    kept[:] = [
+        max((now, old, best), key=lambda one: worth(case.validation, one))
+        for now, old in zip(students, kept or frozen, strict=True)
+    ]
+    part = world.part(int(world.borders[night]), int(world.borders[night + 1]), world.episodes)
+    names = list(world.shown)
+    rule = judged(part, best, names)
+    arms = {"retrained": students, "frozen": frozen, "kept": kept}
+    found = {arm: [judged(part, one, names) for one in policies] for arm, policies in arms.items()}
+    none = np.zeros(part.starts.size, np.intp)
+    gains = {
+        arm: [relative_difference(one[world.primary], rule[world.primary], none, higher=better > 0).tolist()
+              for one in policies]
+        for arm, policies in found.items()
+    }  # fmt: skip
+    return {
+        "night": night,
+        "best_rule": best,
+        "episodes": int(part.starts.size),
+        "rule": {name: float(rule[name].mean()) for name in names},
+        "arms": {arm: {name: float(np.mean([one[name].mean() for one in each])) for name in names}
+                 for arm, each in found.items()},
+        "gains": gains,
+        "kept_is": ["rule" if isinstance(one, str) else "new" if one is now else "old"
+                    for one, now in zip(kept, students, strict=True)],
+        "cpu_s_a_training": [round(spent, 1) for _, spent in trained],
+    }  # fmt: skip
+
+
+def summed(nights: list[dict[str, Any]]) -> dict[str, Any]:
+    """Sum the week up: the gain of each arm over the rule, and of retraining over the frozen policy, paired."""
+    blocks = np.arange(sum(one["episodes"] for one in nights))
+    none = np.zeros(blocks.size, np.intp)
+    resampler = Resampler(none, blocks, samples=SAMPLES, seed=BOOTSTRAP_SEED)
+    joined = {arm: np.concatenate([np.mean(one["gains"][arm], axis=0) for one in nights]) for arm in nights[0]["gains"]}
+    later = np.concatenate([np.full(one["episodes"], one["night"] > 1) for one in nights])
+    found = {}
+    for title, values in {**joined, "retrained - frozen": joined["retrained"] - joined["frozen"]}.items():
+        estimate = resampler.estimate(mean(values))
+        found[title] = {"gain": estimate.value, "interval": [estimate.lower, estimate.upper]}
+    if not later.any():
+        return found
+    rest = Resampler(none[later], blocks[later], samples=SAMPLES, seed=BOOTSTRAP_SEED)
+    estimate = rest.estimate(mean((joined["retrained"] - joined["frozen"])[later]))
+    found["retrained - frozen"] = {"gain": estimate.value, "interval": [estimate.lower, estimate.upper]}
+    return found
+
+
+def page(results: Mapping[str, Any]) -> str:
+    """Lay the results out for people."""
+    lines = ["# Is nightly retraining worth it?", "",
+             "Made by `python benchmarks/seven_nights.py --data ../shared/data --out docs/results`. Seven consecutive "
+             "nights on recorded arrivals; every policy is judged on the day after, which none has seen, on the same "
+             "episodes. *retrained*: trained every night on all days so far; *frozen*: what the first night trained; "
+             "*kept*: the newest student, the one before or the rule, whichever is best on the night's validation (the "
+             "last fifth of the days so far); *best rule*: the best of all on 64 episodes spread over the days before. "
+             "Gains are relative to the best rule, positive when better; 95 % intervals over episodes. The last column "
+             "is paired, nights 2 to 7: in the first night both are the same policy.", "",
+             "| arrivals | metric | retrained | frozen | kept | retrained against frozen |",
+             "| --- | --- | --- | --- | --- | --- |"]  # fmt: skip
+    for problem, found in results.items():
+        cells = [_cell(found["week"][arm]) for arm in ("retrained", "frozen", "kept", "retrained - frozen")]
+        lines.append(f"| {found['source']} ({problem}) | {found['primary']} | {' | '.join(cells)} |")
+    for problem, found in results.items():
+        metric = found["primary"]
+        spent = [value for one in found["nights"] for value in one["cpu_s_a_training"]]
+        lines += ["", f"## {problem}: {found['source']}", "",
+                  f"{found['about']} Learner `expert`, {json.dumps(found['settings'])}, {found['seeds']} training "
+                  f"seeds, {np.mean(spent):.0f} s of CPU time a training; the machine was shared (load average "
+                  f"{found['load_average']}). Figures: {metric}, means over episodes and seeds.", "",
+                  "| judged day | episodes | best rule | | retrained | frozen | kept | what was kept |",
+                  "| --- | --- | --- | --- | --- | --- | --- | --- |"]  # fmt: skip
+        for one in found["nights"]:
+            cells = [f"{one['arms'][arm][metric]:,.4g} ({100 * np.mean(one['gains'][arm]):+.1f} %)"
+                     for arm in ("retrained", "frozen", "kept")]  # fmt: skip
+            lines.append(
+                f"| {one['night'] + 1} | {one['episodes']} | `{one['best_rule']}` | {one['rule'][metric]:,.4g} "
+                f"| {' | '.join(cells)} | {', '.join(one['kept_is'])} |"
+            )
+        others = [name for name in found["nights"][0]["rule"] if name != metric]
+        for name in others:
+            mean_of = {
+                arm: np.mean([one["arms"][arm][name] for one in found["nights"]])
+                for arm in ("retrained", "frozen", "kept")
+            }
+            rule = np.mean([one["rule"][name] for one in found["nights"]])
+            lines += ["", f"{name}, mean of the week: rule {rule:.4g}, " +
+                      ", ".join(f"{arm} {value:.4g}" for arm, value in mean_of.items()) + "."]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _cell(row: Mapping[str, Any]) -> str:
+    low, high = (100 * value for value in row["interval"])
+    return f"{100 * row['gain']:+.1f} % [{low:.1f}, {high:.1f}]"
+
+
+def main() -> int:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problems", nargs="+", default=list(WORLDS), choices=tuple(WORLDS))
+    parser.add_argument("--nights", type=int, default=NIGHTS)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the public traces")
+    parser.add_argument("--out", type=Path, help="folder for seven_nights.json and .md; other sections are kept")
+    options = parser.parse_args()
+    file = options.out / "seven_nights.json" if options.out else None
+    results: dict[str, Any] = json.loads(file.read_text()) if file and file.exists() else {}
+    for name in options.problems:
+        began = time.process_time()
+        world = WORLDS[name](options.data)
+        kept: list[Any] = []
+        frozen: list[Scorer] = []
+        nights = []
+        for night in range(1, options.nights + 1):
+            nights.append(a_night(world, night, options.seeds, kept, frozen))
+            shown = {arm: round(100 * float(np.mean(gains)), 2) for arm, gains in nights[-1]["gains"].items()}
+            say(f"{name}, night {night}: {nights[-1]['best_rule']} {shown} {time.process_time() - began:.0f} s")
+        results[name] = {
+            "source": world.source,
+            "about": (WORLDS[name].__doc__ or "").strip(),
+            "primary": world.primary,
+            "settings": dict(world.settings),
+            "seeds": options.seeds,
+            "nights": nights,
+            "week": summed(nights),
+            "cpu_s": round(time.process_time() - began, 1),
+            "load_average": round(os.getloadavg()[0], 1),
+        }
+        if file:
+            file.write_text(json.dumps(results, indent=1) + "\n")
+            file.with_suffix(".md").write_text(page(results))
+    say(json.dumps({name: found["week"] for name, found in results.items()}))
+    return 0
+
+
+if __name__ == "__main__":
+    run_cli(main)

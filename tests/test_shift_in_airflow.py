@@ -1,0 +1,106 @@
+"""A load that doubles: seen by watch_live in a real Prometheus, trained on at once, judged against what is live.
+
+Airflow, registry, service and Prometheus are real; the stages are stand-ins that end in a moment. Whether a policy that
+was trained on the shifted load is better there than the one before is measured by ``benchmarks/shifted.py``.
+"""
+
+import json
+import time
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+
+from pipeline.local.__main__ import DAG
+from pipeline.registry.chain import Chain
+from pipeline.watch import drift
+from tests.pipeline.sources.conftest import running_prometheus
+from tests.standing_night import APPROVER, asked, ended, live, standing, until
+
+pytestmark = [pytest.mark.airflow, pytest.mark.prometheus, pytest.mark.soak, pytest.mark.timeout(3000)]
+WATCH = "watch_live"
+SHIFTED_FOR_S = 1500
+"""How long the load has been doubled when the first look comes: two looks of the quarter-hourly ones, and a little."""
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory):
+    """Eight days of calls, which double shortly before now and stay so."""
+    folder, rng = tmp_path_factory.mktemp("prometheus"), np.random.default_rng(8)
+    now_s = time.time() // 300 * 300
+    times = np.arange(now_s - 8 * drift.DAY_S, now_s + 2 * 3600, 300)
+    with (folder / "text").open("w") as file:
+        for name in range(6):
+            rhythm = 1 + 0.4 * np.sin(2 * np.pi * times / drift.DAY_S)
+            values = (1 + name) * rhythm * np.exp(rng.normal(0, 0.1, len(times)))
+            values *= np.where(times >= now_s - SHIFTED_FOR_S, 2.0, 1.0)
+            file.writelines(f'calls{{f="{name}"}} {v:.6f} {at:.0f}\n' for at, v in zip(times, values, strict=True))
+        file.write("# EOF\n")
+    with running_prometheus(folder, folder / "text") as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory, prometheus):
+    root = tmp_path_factory.mktemp("shift")
+    watch = root / "watch.yaml"
+    watch.write_text("reference_days: 7\nproblems: {functions: {features: {calls: calls}}}\n")
+    more = {
+        "LOADMASTER_APPROVERS": APPROVER,
+        "LOADMASTER_PROMETHEUS_URL": prometheus,
+        "LOADMASTER_WATCH_FILE": str(watch),
+    }
+    with standing(root, more, (DAG, WATCH)) as both:
+        both[1]["adam"].wait_for_dag(WATCH)
+        yield both
+
+
+@pytest.fixture(scope="module")
+def first(local):
+    """A first policy, approved and live."""
+    settings, people = local
+    run = asked(people["adam"])
+    people[APPROVER].answer(DAG, run, "approve", -1, "Approve", "the first")
+    assert ended(people["adam"], run)["verify"] == "success"
+    return live(settings)
+
+
+@pytest.fixture(scope="module")
+def looks(local, first):
+    """Two looks; returns what each found and what became of its tasks."""
+    _, people = local
+    found = []
+    for _ in range(2):
+        run = people["adam"].start(WATCH)
+        until(lambda run=run: people["adam"].run_state(WATCH, run) in ("success", "failed"), "the look never ended")
+        tasks = {row["task_id"]: row["state"] for row in people["adam"].tasks(WATCH, run)}
+        found.append((tasks, people["adam"].xcom(WATCH, run, "look", -1, "return_value")))
+    return found
+
+
+def test_the_second_look_is_sure_and_starts_a_training(local, looks):
+    (before, _), (after, said) = looks
+    assert before["functions.start_retrain"] == "skipped", "one look is none"
+    assert after["functions.start_retrain"] == "success", after
+    said = said if isinstance(said, dict) else json.loads(said)
+    assert "times the load of an hour ago" in said["functions"]["retrain"]
+
+
+def test_the_early_night_is_about_that_problem_and_is_judged_against_what_is_live(local, first, looks):
+    settings, people = local
+    run = f"drift__functions__{datetime.now(UTC):%Y-%m-%d}"
+    until(
+        lambda: any(
+            row["task_id"] == "approve" and row["state"] in ("awaiting_input", "deferred")
+            for row in people["adam"].tasks(DAG, run)
+        ),
+        "the early night never asked",
+    )
+    time.sleep(10)
+    people[APPROVER].answer(DAG, run, "approve", -1, "Approve", "the load has doubled")
+    assert ended(people["adam"], run)["verify"] == "success"
+    records = Chain.open().records
+    assert [record.state for record in records] == ["approved", "live", "approved", "live"]
+    assert records[2].run_id == run
+    assert records[2].gate["champion_digest"] == first == records[2].previous_digest
+    assert live(settings) == records[2].digest != first
