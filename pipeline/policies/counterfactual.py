@@ -1,13 +1,13 @@
 """Counterfactual advantages: what each candidate of a visited state is worth, by trying all of them.
 
-At a state every candidate is forced in a copy of its own; all copies go on by the base rule on the same recorded
-future. The difference of their returns from the mean of the state is an unbiased sample of the advantage.
+At a state every candidate is forced in a copy of its own; all copies go on by the base rule, or by a student, on the
+same recorded future. The difference of their returns from the mean of the state is an unbiased sample of the advantage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +17,10 @@ from sched_env.vector import PlacementVectorEnv
 
 COPIES = 2048
 """Copies that run side by side: enough to hide Python's overhead, few enough to stay in cache."""
+
+
+Score = Callable[[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]], NDArray[Any]]
+"""From batched observations to scores."""
 
 
 class Visited(NamedTuple):
@@ -62,18 +66,18 @@ class Trials:
 
     Args:
         env: The environment, which itself stays as it is.
-        rule: The heuristic that goes on after the forced decision.
+        policy: What goes on after the forced decision: a heuristic's name, or a function that scores observations.
         decisions: How many are taken, the forced one included.
         seed: Of the rule, where it draws.
     """
 
-    def __init__(self, env: PlacementVectorEnv, rule: str, decisions: int, seed: int = 0) -> None:
+    def __init__(self, env: PlacementVectorEnv, policy: str | Score, decisions: int, seed: int = 0) -> None:
         self.env, self.decisions = env, decisions
         self.taken = 0
         """Decisions simulated so far."""
         room = max(COPIES, env.buffers.mask.shape[1])
         self._fork = env.fork(np.zeros(min(room, env.buffers.mask.size), np.int64))
-        self._choose = heuristics.batch(rule, self._fork, seed)
+        self._choose = heuristics.batch(policy, self._fork, seed) if isinstance(policy, str) else self._by(policy)
 
     def of(self, rows: ArrayLike) -> Visited:
         """Try every candidate of the present state of these rows, which are in order."""
@@ -89,6 +93,19 @@ class Trials:
             mean = np.bincount(at, returns, part.stop - part.start) / np.bincount(at, minlength=part.stop - part.start)
             worth[part][at, actions] = returns - mean[at]
         return Visited(b.candidates[states], b.request[states], b.mask[states], worth.astype(np.float32))
+
+    def _by(self, score: Score) -> Callable[[], NDArray[np.int64]]:
+        """Choose by scores, asked for the copies that go on alone: most of the room is often empty."""
+        b, actions = self._fork.buffers, np.zeros(self._fork.num_envs, np.int64)
+
+        def choose() -> NDArray[np.int64]:
+            rows = np.flatnonzero(b.active)
+            mask = b.mask[rows]
+            scores = score(b.candidates[rows], b.request[rows], mask)
+            actions[rows] = np.where(mask, scores, -np.inf).argmax(axis=1)
+            return actions
+
+        return choose
 
     def _parts(self, states: NDArray[np.int64]) -> list[slice]:
         """Cut the states so that the copies of each part find room."""
