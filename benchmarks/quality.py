@@ -45,6 +45,8 @@ SAMPLES, BOOTSTRAP_SEED = 10_000, 20
 LOOK_AHEAD_EPISODES = 24
 """Of each test set: looking ahead at every decision is what a policy saves."""
 BETAS, FRONT = (0.1, 0.3, 0.5, 0.7, 0.9), ("cost_usd", "response_ratio")
+FRONT_SETTINGS = {"segments": 1, "states": 8_000, "epochs": 30}
+"""A short training for each weight: what can be had at all, not the best of it."""
 Figures = dict[str, NDArray[np.float64]]
 
 
@@ -293,7 +295,7 @@ def main() -> int:
         kept = {key: results[name][key] for key in ("front", "note") if key in results.get(name, {})}
         results[name] = measure(CASES[name](options.data), options.seeds) | kept
         if name == "functions" and options.front:
-            results[name]["front"] = front(options.data)
+            results[name]["front"] = front(options.data, **FRONT_SETTINGS)
         if file:
             file.write_text(json.dumps(results, indent=1) + "\n")
             file.with_suffix(".md").write_text(page(results))

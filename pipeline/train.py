@@ -4,10 +4,10 @@
     loadmaster train --env fading --alg dqn                                   on a scenario, as VMAgent's users type it
     loadmaster train --env my/fading.yaml --alg my/algs/dqn.yaml --set segments=8
 
-On windows it learns from the train split, keeps the weights that did best on the validation split, and never sees the
-test split; the result is what ``export`` chooses from. On a scenario it learns from the scenario's own trace, from
-start points drawn by the seed, and is judged from others; weights, curve and policy.onnx go to --out. A training that
-was killed goes on at its last segment, with the same result to the bit.
+On windows it learns from the train split, keeps the weights that did best on the validation split within the gate's
+guardrails, and never sees the test split; the result is what ``export`` chooses from. On a scenario it learns from the
+scenario's own trace, from start points drawn by the seed, and is judged from others; weights, curve and policy.onnx go
+to --out. A training that was killed goes on at its last segment, with the same result to the bit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import hashlib
 import io
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from tqdm import tqdm
 from pipeline import paths
 from pipeline.datasets import code_of, workload
 from pipeline.files import replaced_folder, write_atomic
+from pipeline.gate.config import Config as GateConfig
 from pipeline.policies import algorithms
 from pipeline.policies.checkpoint import Row, Trained
 from pipeline.policies.onnx_graph import to_onnx
@@ -47,8 +48,13 @@ from wire.errors import run_cli
 WEIGHTS_FILE, DESCRIPTION_FILE, CURVE_FILE = "policy.pt", "policy.json", "curve.csv"
 SHOWN = ("return", "sla_violation_rate", "cost_usd")
 """Beside the metric that decides, on every learning curve."""
+SMALLEST = 1e-9
+"""Margin of what must be 0."""
 VALIDATION_SEED, VALIDATION_EPISODES = 1_000_003, 32
 """Start points that judge a training on a scenario; no training's seed is so large."""
+HEADROOM = 0.5
+"""Share of a guardrail's margin that may be used on the validation windows. The gate holds the upper bound of an
+interval to it, on windows that come later."""
 
 
 class TrainConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,6 +62,9 @@ class TrainConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     validation_traces: int
     """Start points of the validation windows that choose among checkpoints, and among seeds at export."""
+    reward: dict[str, Any] = {}
+    """Keys of the scenario that are replaced where it learns, never where it is judged: a reward that prices what the
+    guardrails forbid, e.g. ``beta``."""
     expert: dict[str, Any] = {}
     maskable_ppo: dict[str, Any] = {}
     ppo: dict[str, Any] = {}
@@ -90,15 +99,25 @@ class Task(NamedTuple):
     identity: tuple[object, ...]
     """Everything the result depends on but algorithm, seed and code."""
 
+    limits: Mapping[str, tuple[float, float]] = {}
+    """Guarded metric -> the most that it may be on those episodes, and the margin that was added for it."""
+    usual: float = 1.0
+    """Size of the primary metric there: what one margin beyond a limit costs."""
+
     @property
     def shown(self) -> tuple[str, ...]:
         """The metric that decides, and those beside it."""
         primary = problems.get(self.problem).primary(self.scenario)
-        return tuple(dict.fromkeys((primary, *SHOWN)))
+        return tuple(dict.fromkeys((primary, *SHOWN, *self.limits)))
 
     def objective(self, row: Row) -> float:
-        """Say how good such figures are; more is better."""
-        return problems.get(self.problem).better(self.shown[0]) * row[self.shown[0]]
+        """Say how good such figures are; more is better.
+
+        What lies beyond a guardrail is priced so high that no gain makes up for it, and less beyond is better: among
+        the weights of a training the best within all guardrails is chosen, without one the nearest to them.
+        """
+        beyond = sum(max(row[name] - most, 0.0) / margin for name, (most, margin) in self.limits.items())
+        return problems.get(self.problem).better(self.shown[0]) * row[self.shown[0]] - beyond * self.usual
 
 
 def on_windows(problem: str, config: TrainConfig) -> Task:
@@ -106,7 +125,24 @@ def on_windows(problem: str, config: TrainConfig) -> Task:
     data, held_out = workload(problem, "train"), workload(problem, "validation")
     starts = held_out.starts(config.validation_traces)
     judge = _judge(held_out.scenario, held_out.trace, starts=starts)
-    return Task(problem, data.scenario, data.trace, judge, (config.validation_traces, data.fingerprint()))
+    value, rules = problems.get(problem), load("gate", GateConfig)
+    usual = judge(value.fallback)
+    limits = _limits(rules, value.guardrails(held_out.scenario), value.primary(held_out.scenario), usual)
+    learned = scenarios.load(data.scenario, config.reward)
+    identity = (config.validation_traces, config.reward, limits, data.fingerprint())
+    return Task(
+        problem, learned, data.trace, judge, identity, limits, abs(usual[value.primary(held_out.scenario)]) or 1.0
+    )
+
+
+def _limits(rules: GateConfig, own: Iterable[str], primary: str, usual: Row) -> dict[str, tuple[float, float]]:
+    """Return what the gate will allow over the fallback, which is its reference until there is a champion."""
+    found = {
+        name: (usual[name] + HEADROOM * margin.of(usual[name]), max(margin.of(usual[name]), SMALLEST))
+        for name, margin in rules.margins(own, primary).items()
+        if name in usual and name not in rules.switched_off
+    }
+    return found | {name: (0.0, SMALLEST) for name in rules.zero if name in usual and name not in rules.switched_off}
 
 
 def on_scenario(scenario: scenarios.Scenario, episodes: int = VALIDATION_EPISODES, seed: int = VALIDATION_SEED) -> Task:

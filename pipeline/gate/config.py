@@ -5,6 +5,7 @@ Margins are set before the data are seen; the defaults are those the design name
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -124,6 +125,15 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     twice as much and still the same."""
     integrity: IntegrityLimits = IntegrityLimits()
     promotion: Promotion = Promotion()
+
+    def margins(self, own: Iterable[str], primary: str) -> dict[str, Margin]:
+        """Return metric -> margin of every guardrail: those of all problems and a problem's own (``own``).
+
+        What must get better is not also asked not to get worse. Those that are switched off are among them.
+        """
+        found = {**dict.fromkeys(own, self.own_guardrail), **self.guardrails}
+        found.pop(primary, None)
+        return found
 
     def __post_init__(self) -> None:
         merged = DEFAULT_GUARDRAILS | {

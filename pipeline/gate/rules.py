@@ -225,8 +225,7 @@ def _decide(decision: str, *, powered: bool) -> RuleOutcome:
 def guardrails(comparer: Comparer) -> tuple[list[Rule], list[Guardrail]]:
     """Non-inferiority of everything that must not get worse; one-sided 97.5 % bound inside the margin."""
     config, episodes, traces = comparer.config, comparer.episodes, len(comparer.episodes)
-    margins = {**dict.fromkeys(comparer.terms.guardrails, config.own_guardrail), **config.guardrails}
-    margins.pop(comparer.primary, None)  # what must get better is not also asked not to get worse
+    margins = config.margins(comparer.terms.guardrails, comparer.primary)
     if strange := config.switched_off.keys() - margins.keys() - set(config.zero):
         raise GateError(
             f"gate.switched_off names {', '.join(sorted(strange))}",

@@ -58,7 +58,13 @@ class ExpertSettings(Common, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How far below the best of its state a candidate counts, in units of the advantages' root mean square. How bad a
     hopeless one is does not matter, and a few such would be all that the error consists of."""
     epochs: Positive
-    """Passes over all data at the end of each segment."""
+    """Passes over the data at the end of each segment."""
+    student_from: Annotated[int, msgspec.Meta(ge=0)]
+    """From this segment on trials go on by the student of the segment before, not by the base rule: an improvement of
+    an improvement, where the rule's own is exhausted. 0: never; the first always goes by the rule."""
+    kept: Positive
+    """Segments whose data are learned from, the latest: what a state was worth under an early policy is not what it is
+    worth under a better one."""
     batch: Positive
     most_mib: Positive
     """Memory for the data of all segments, float32; a setting that needs more is refused at the start."""
@@ -100,10 +106,11 @@ def train(
         segment = state["segment"] + 1
         seed_torch_and_numpy(seed, segment)
         student = None if segment == 1 else scorer
-        found, taken = _visit(env, state["base"], settings, student, drawn(seed, segment))
+        on = student if 0 < settings.student_from <= segment else None
+        found, taken = _visit(env, state["base"], settings, student, drawn(seed, segment), on)
         _check(found, settings)
         data.append(found)
-        loss = fit(scorer, data, settings)
+        loss = fit(scorer, data[-settings.kept :], settings)
         row = {
             "segment": float(segment),
             "steps": curve[-1]["steps"] + taken,
@@ -162,11 +169,17 @@ def _centred(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def _visit(
-    env: PlacementVectorEnv, base: str, settings: ExpertSettings, student: Scorer | None, seed: int
+    env: PlacementVectorEnv,
+    base: str,
+    settings: ExpertSettings,
+    student: Scorer | None,
+    seed: int,
+    on: Scorer | None = None,
 ) -> tuple[Visited, float]:
     """Play episodes to their ends, draw states from all of them, and try their candidates; returns decisions taken too.
 
-    The episodes are played twice, by the same actions: how long they are is known only at their end.
+    The episodes are played twice, by the same actions: how long they are is known only at their end. Trials go on by
+    ``on``, without one by the base rule.
     """
     rng = np.random.default_rng(seed)
     rule = heuristics.batch(base, env, seed)
@@ -181,15 +194,11 @@ def _visit(
         played.append(actions)
         open_to_choice.append(env.buffers.active & (env.buffers.feasible > 1))
         env.step(actions)
-    places = np.flatnonzero(np.stack(open_to_choice))
-    if places.size == 0:
-        raise ConfigError(f"no decision of {env.num_envs} episodes left a choice", "episodes with something to decide")
-    chosen = np.zeros(len(played) * env.num_envs, np.bool_)
-    chosen[rng.choice(places, min(settings.states, places.size), replace=False)] = True
-    trials = Trials(env, base, settings.decisions, seed)
+    chosen = _drawn_from(np.stack(open_to_choice), settings.states, rng)
+    trials = Trials(env, base if on is None else TorchPolicy(on), settings.decisions, seed)
     env.reset(seed=seed, options={"park": True})
     parts: list[Visited] = []
-    for actions, here in zip(played, chosen.reshape(len(played), env.num_envs), strict=True):
+    for actions, here in zip(played, chosen, strict=True):
         if here.any():
             parts.append(trials.of(np.flatnonzero(here)))
         env.step(actions)
@@ -199,6 +208,23 @@ def _visit(
     if settings.shuffled:
         found = _shuffled(found, rng)
     return found, float(trials.taken + len(played) * env.num_envs)
+
+
+def _drawn_from(open_to_choice: NDArray[np.bool_], states: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Choose decisions of played episodes, [steps, episodes]: whole steps, the last of them in part.
+
+    Episodes have nothing to do with each other, so a step is as many states from all over the trace; and whole ones
+    are tried at once, which makes trials by a network several times as fast.
+    """
+    if not open_to_choice.any():
+        raise ConfigError(
+            f"no decision of {open_to_choice.shape[1]} episodes left a choice", "episodes with something to decide"
+        )
+    order = rng.permutation(len(open_to_choice))
+    places = [(step, row) for step in order for row in rng.permutation(np.flatnonzero(open_to_choice[step]))]
+    chosen = np.zeros_like(open_to_choice)
+    chosen[tuple(np.array(places[:states]).T)] = True
+    return chosen
 
 
 def _shuffled(found: Visited, rng: np.random.Generator) -> Visited:

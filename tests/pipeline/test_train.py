@@ -8,6 +8,8 @@ import sys
 import pytest
 
 from pipeline import train, tune
+from pipeline.gate.config import Config as GateConfig
+from sched_env import scenarios
 from sched_env.rollout import run_episodes
 from wire.errors import ConfigError
 
@@ -98,3 +100,30 @@ def test_a_trial_that_learns_badly_is_stopped_early(scenario, capsys, monkeypatc
     assert tune.main(["--env", str(scenario), "--alg", "dqn", "--trials", "3"]) == 0
     assert "1 trials finished, 2 stopped early" in capsys.readouterr().out
     assert max(segment for number, segment in segments if number == 1) < 5
+
+
+def guarded(**limits):
+    task = train.on_scenario(scenarios.load("functions/serverless"))
+    return task._replace(limits=limits, usual=200.0)
+
+
+def test_weights_beyond_a_guardrail_lose_to_any_within_and_the_nearer_to_the_farther():
+    task = guarded(cost_usd=(1.005, 0.01), sla_violation_rate=(0.03, 0.001))
+    within = {"return": -199.0, "cost_usd": 1.005, "sla_violation_rate": 0.03}
+    cheaper = within | {"return": -150.0, "cost_usd": 1.013}
+    dearer = within | {"return": -100.0, "cost_usd": 1.03}
+    ranked = sorted((dearer, within, cheaper), key=task.objective, reverse=True)
+    assert ranked == [within, cheaper, dearer]
+    assert task.objective(within) == -199.0
+    assert {"cost_usd", "sla_violation_rate"} <= set(task.shown), "the curve shows what is guarded"
+
+
+def test_half_of_the_gates_margin_over_the_fallback_may_be_used_and_what_must_be_0_stays_so():
+    rules = GateConfig(switched_off={"p99_wait_s": "nobody waits here"})
+    usual = {"return": -200.0, "cost_usd": 1.0, "makespan_s": 100.0, "p99_wait_s": 1.0, "oom": 0.0}
+    limits = train._limits(rules, ("makespan_s",), "return", usual)
+    assert limits["cost_usd"] == pytest.approx((1.005, 0.01))
+    assert limits["makespan_s"] == pytest.approx((101.0, 2.0))
+    assert limits["oom"][0] == 0.0
+    assert set(limits) == {"cost_usd", "makespan_s", "oom"}
+    assert "cost_usd" not in train._limits(rules, (), "cost_usd", usual), "what must get better is no guardrail"
