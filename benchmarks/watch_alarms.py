@@ -59,11 +59,8 @@ def alarms(
     found: dict[str, list[int]] = {"psi": [], "load": [], "both": []}
     row, quiet = dict.fromkeys(found, 0), dict.fromkeys(found, 0)
     for step in range(begin - begin % per_look, end, per_look):
-        now_s, seen_now, at = (
-            step * STEP_S,
-            values[step - per_slot : step],
-            np.arange(step - per_span, step) * float(STEP_S),
-        )
+        now_s, seen_now = step * STEP_S, values[step - per_slot : step]
+        at = np.arange(step - per_span, step, dtype=np.float64) * STEP_S
         index = drift.look(known, now_s, {str(name): seen_now[:, name] for name in range(seen_now.shape[1])})
         change = load.look(
             usual, now_s, {str(n): (at, values[step - per_span : step, n]) for n in range(values.shape[1])}
