@@ -53,9 +53,8 @@ def night(clone: Path, address: str, days: int) -> float:
     return time.monotonic() - began
 
 
-def read(file: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(file.read_text())
-    return found
+def read(file: Path) -> Any:
+    return json.loads(file.read_text())
 
 
 def truth(stack: QueueingCluster, clone: Path, recorded: dict[str, Any]) -> dict[str, float]:
@@ -72,12 +71,13 @@ def measure(work: Path, days: int, scrape_s: int, seed: int) -> dict[str, Any]:
     """Make the cluster, run the night, replay every problem."""
     stack = QueueingCluster(int(START.timestamp()), days * 24.0, scrape_s, seed)
     clone = work / "clone"
-    samples = 0
     if not (clone / paths.GATE / PROBLEM / "report.json").exists():
-        samples = stack.write(work / "stack.om")
+        made = work / "samples.json"
+        if not made.exists():
+            made.write_text(json.dumps(stack.write(work / "stack.om")))
         with prometheus(work, work / "stack.om") as address:
             seconds = night(clone, address, days)
-        (work / "night.json").write_text(json.dumps({"samples": samples, "seconds": round(seconds)}))
+        (work / "night.json").write_text(json.dumps({"samples": read(made), "seconds": round(seconds)}))
         (work / "stack.om").unlink()
     evaluation = clone / paths.EVALUATION / PROBLEM
     recorded, report = read(evaluation / "fidelity.json"), read(clone / paths.GATE / PROBLEM / "report.json")
