@@ -63,6 +63,7 @@ FAILING = 0.05
 CLUSTERS = 3
 FIGURES = ("makespan_s", "mean_completion_s")
 DRAWS = 20
+BY_PREDICTED_TIME = ("shortest_predicted_first", "min_min")
 
 
 def description(
@@ -319,8 +320,11 @@ def simulated(
     What dispatch, start-up and hearing of the end took is given job by job, as the time of a transfer that costs
     nothing: the simulator has one start-up for all, and what was slow in a run was slow for the jobs of a minute. Each
     draw changes them by up to a tenth: who takes the last card that is free depends on seconds, and the end of a queue
-    on that.
+    on that. Strategies that put jobs in order by their predicted time would know each job's beforehand: they are given
+    the mean.
     """
+    if strategy in BY_PREDICTED_TIME:
+        overhead_s = np.full(len(overhead_s), overhead_s.mean())
     if load.jobs.data_gb.any():
         raise SystemExit("the queue has data to move: transfers stand for overheads here")
     link = network.table.link_mb_s
@@ -337,7 +341,8 @@ def simulated(
     free = dataclasses.replace(network.table, link_usd_per_gb=np.zeros_like(link))
     rng, found = np.random.default_rng(0), []
     for seed in range(DRAWS):
-        took = np.maximum(overhead_s, 0.0) * rng.uniform(0.9, 1.1, len(overhead_s))
+        spread = rng.uniform(0.9, 1.1, 1 if strategy in BY_PREDICTED_TIME else len(overhead_s))
+        took = np.maximum(overhead_s, 0.0) * spread
         jobs = JobTrace(**columns, data_gb=took * rate / MB_PER_GB)
         told = Workload(jobs, free, load.runtime)
         found += run_episodes(
