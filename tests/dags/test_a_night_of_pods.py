@@ -61,6 +61,9 @@ def home(tmp_path_factory):
         for section, settings in tiny(problem).items() if problem != "functions" else ():
             size.setdefault(section, {})[problem] = settings
     (folder / "sizes" / "tiny.yaml").write_text(yaml.safe_dump(size))
+    pipeline = (folder / "dvc.yaml").read_text()
+    assert "seed: [0, 1]" in pipeline
+    (folder / "dvc.yaml").write_text(pipeline.replace("seed: [0, 1]", "seed: [0]"))  # a second one is more of the same
     git(home, "init", "-q", "-b", "main", str(folder))
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "the tree under test")
@@ -188,8 +191,12 @@ def night(local, cluster):
                     answered.add(name)
         time.sleep(1)
     trouble.over.set()
-    print(f"the night took {time.monotonic() - began:.0f} s")
     tasks = api.tasks(DAG, run)
+    pods = [len(agent.started) for agent in cluster[1]]
+    print(f"the night took {time.monotonic() - began:.0f} s, {pods} pods on its nodes; {trouble.done}")
+    for task in tasks:
+        name = f"{task['task_id']} {task['rendered_map_index'] or ''}"
+        print(f"{name:60} {task['state']:10} try {task['try_number']} {task['duration'] or 0:6.0f} s")
     for task in tasks:
         if task["state"] == "failed":
             print(task["task_id"], task["map_index"])
