@@ -39,11 +39,10 @@ from pipeline.contracts.evaluation import (
 )
 from pipeline.datasets import Workload, workload
 from pipeline.datasets.dataset import Rows
-from pipeline.export import SIZES, Parity
 from pipeline.files import replaced_folder, write_atomic
 from pipeline.gate.charts import furthest_behind
 from pipeline.gate.episodes import align
-from pipeline.policies.onnx_graph import draw
+from pipeline.parity import SIZES, Parity, draw
 from pipeline.settings import load
 from sched_env import problems
 from sched_env.recorded import NAME as AS_RECORDED

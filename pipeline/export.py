@@ -22,7 +22,8 @@ from pipeline import paths
 from pipeline.datasets import calibration, workload
 from pipeline.errors import DataError
 from pipeline.files import replaced_folder, write_atomic
-from pipeline.policies.onnx_graph import draw, to_onnx
+from pipeline.parity import SIZES, Parity, draw
+from pipeline.policies.onnx_graph import to_onnx
 from pipeline.policies.scorer import Scorer, TorchPolicy
 from pipeline.train import read
 from sched_env import problems
@@ -45,22 +46,10 @@ from wire.contracts.bundle import (
 from wire.contracts.feature_spec import FeatureSpec, ProblemName
 from wire.errors import run_cli
 
-SIZES = (1, 2, 3, 5, 20, 100, 1000)
-"""Candidate counts that are compared; exporters like to freeze the small ones."""
 GOLDEN_SIZES = (1, 2, 3, 20, 100)
 GOLDEN_ROWS = 4
 SPEC_FILE = "spec.json"
 """Of a further model's folder, ``data/models/<problem>/<name>``."""
-
-
-class Parity(msgspec.Struct, frozen=True):
-    """How far the exported graph is from the network it was made of."""
-
-    max_error: float
-    """Largest |torch - onnxruntime|, in units of 1 + the decision's largest score: float32 rounds in proportion."""
-    argmax_equal: bool
-    permutation_invariant: bool
-    mask_violations: int
 
 
 def compare(scorer: Scorer, session: Any, spec: FeatureSpec) -> Parity:

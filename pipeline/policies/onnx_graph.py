@@ -7,10 +7,10 @@ import logging
 import warnings
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pipeline.parity import draw
 from pipeline.policies.scorer import CLIP, Scorer
 from wire import graph
 from wire.contracts.bundle import CANDIDATES_INPUT, MASK_INPUT, MASKED_SCORE, REQUEST_INPUT, SCORES_OUTPUT
@@ -82,17 +82,3 @@ def _strip(model: Any) -> None:
         node.ClearField("doc_string")
     for tensor in model.graph.initializer:
         tensor.ClearField("doc_string")
-
-
-def draw(spec: FeatureSpec, *, rows: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw plausible observations: features of the order of their scales, seven candidates in ten feasible."""
-    rng = np.random.default_rng([seed, size])
-    scale = np.array([feature.scale for feature in spec.candidate])
-    asked = np.array([feature.scale for feature in spec.request])
-    mask = rng.random((rows, size)) < 0.7
-    mask[:, 0] = True
-    return (
-        (rng.random((rows, size, len(scale))) * 1.5 * scale).astype(np.float32),
-        (rng.random((rows, len(asked))) * 1.5 * asked).astype(np.float32),
-        mask,
-    )

@@ -10,8 +10,8 @@ import torch
 
 from pipeline import evaluate, export, paths, train
 from pipeline.datasets import Workload
+from pipeline.parity import draw
 from pipeline.policies.checkpoint import Trained
-from pipeline.policies.onnx_graph import draw
 from pipeline.policies.scorer import Scorer
 from sched_env import problems, scenarios
 from sched_env.functions import synthetic as synthetic_functions

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples
 
+from pipeline.parity import draw
 from pipeline.policies import algorithms
 from pipeline.policies.dqn import MaskedDQN, QScorer
 from pipeline.policies.off_policy import EPSILON, masked, random_feasible
-from pipeline.policies.onnx_graph import draw
 from pipeline.policies.qmix import Mixer, QMix
 from pipeline.policies.sac import DiscreteSAC
 from pipeline.policies.sb3 import Sb3VecEnv
