@@ -61,7 +61,7 @@ from sched_env.workflow.state import (
     State,
 )
 
-METRICS = (*SHEET, "makespan_s", "response_ratio", "moved_mb", "nodes_used")
+METRICS = (*SHEET, "makespan_s", "response_ratio", "moved_mb", "nodes_used", "cost_ratio")
 NONE = -1
 
 outlook = part(features.outlook)
@@ -290,6 +290,7 @@ def close(arguments: Any, out: Buffers, b: int) -> None:
     metrics[8] = totals[MAKESPAN] / flow[REFERENCE]
     metrics[9] = totals[MOVED_MB]
     metrics[10] = used
+    metrics[11] = totals[USD] * flow[INVERSE_LEAST]
 
 
 @inline

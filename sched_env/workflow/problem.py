@@ -26,7 +26,13 @@ PROBLEM = Problem(
     scenario=WorkflowScenario,
     fallback="earliest_finish",
     primary=lambda _: "makespan_s",
-    metrics={"makespan_s": LOWER, "response_ratio": LOWER, "moved_mb": LOWER, "nodes_used": LOWER},
+    metrics={
+        "makespan_s": LOWER,
+        "response_ratio": LOWER,
+        "moved_mb": LOWER,
+        "nodes_used": LOWER,
+        "cost_ratio": LOWER,
+    },
     bound_metric=lambda _: "makespan_s",
     simulation=_simulation,
     environments={
