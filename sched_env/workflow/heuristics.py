@@ -22,7 +22,7 @@ NAMES = (
     "earliest_finish",  # the same in the order of the trace: what an engine does that plans nothing
     "cheapest",  # least price for a core's work; among equals what adds least to the bill
     "min_transfer",  # fewest bytes over the network; among equals where it ends first
-    "thrifty",  # by rank, least price where the mean way to the end stays within the critical path, else least beyond it
+    "thrifty",  # by rank, the cheaper node where the mean way to the end stays within the critical path
 )
 RANDOM_FEASIBLE, FIRST_FIT, ROUND_ROBIN, HEFT, EARLIEST_FINISH, CHEAPEST, MIN_TRANSFER, THRIFTY = range(len(NAMES))
 
@@ -38,7 +38,15 @@ of the public workflows the bill is 6 % below HEFT's at the same end, between 0.
 
 
 def node_score(
-    rule: int, index: Any, count: int, sequence: float, finish: Any, path: Any, moved_mb: Any, cost: Any, core_price: Any
+    rule: int,
+    index: Any,
+    count: int,
+    sequence: float,
+    finish: Any,
+    path: Any,
+    moved_mb: Any,
+    cost: Any,
+    core_price: Any,
 ) -> Any:
     """Score placing a task on a node; higher is better.
 

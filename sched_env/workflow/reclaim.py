@@ -115,7 +115,6 @@ def usd_of(work: Work, node: Ints, start: Floats, finish: Floats) -> float:
 def sweep(work: Work, order: Ints, node: Ints, start: Floats, finish: Floats) -> None:
     """Put every task where it adds least to the bill, in place."""
     end, everything = finish[: order.size].max(), node.size
-    near = np.empty(everything, np.int64)
     times, change = np.empty(2 * everything), np.empty((2 * everything, 2))
     used = np.empty((2 * everything + 1, 2))
     starts = np.empty(MOST_STARTS)
@@ -156,21 +155,19 @@ def sweep(work: Work, order: Ints, node: Ints, start: Floats, finish: Floats) ->
             starts[count], starts[count + 1] = earliest, latest
             count += 2
             events = 0
-            base_cpu, base_mem, k = 0.0, 0.0, 0
+            base_cpu, base_mem = 0.0, 0.0
             for other in range(everything):
                 if other == task or node[other] != n or finish[other] <= start[other]:
                     continue
                 if start[other] >= latest + run or finish[other] <= earliest:
                     continue
-                near[k] = other
-                k += 1
                 if start[other] <= earliest:
                     base_cpu += work.need[other, 0]
                     base_mem += work.need[other, 1]
                 else:
-                    times[events], change[events, 0], change[events, 1] = start[other], work.need[other, 0], work.need[other, 1]
+                    times[events], change[events] = start[other], work.need[other]
                     events += 1
-                times[events], change[events, 0], change[events, 1] = finish[other], -work.need[other, 0], -work.need[other, 1]
+                times[events], change[events] = finish[other], -work.need[other]
                 events += 1
                 for moment in (start[other], finish[other], start[other] - run, finish[other] - run):
                     if count < MOST_STARTS and earliest < moment < latest:
