@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from sched_env.functions import trace as function_traces
 from sched_env.jobs import trace as job_traces
 from sched_env.jobs.tables import RuntimeTable
 from sched_env.jobs.workload import Workload
+from sched_env.workflow import trace as workflow_traces
+from sched_env.workflow.tables import Dag
 
 AZURE = "azure-functions-2019"
 HORIZON = 1000
@@ -146,6 +148,66 @@ def jobs(data: Path, *, tests: int = 200) -> Case:
     )
 
 
+def workflow(data: Path, *, beta: float = 0.7) -> Case:
+    """Recorded workflows on four nodes, split by instance; some kinds of workflows are a test of their own alone.
+
+    Within a kind instances are sorted by size; of each five two train, one validates and two test. Those that train,
+    the largest left out, are joined by copies whose run times and data were drawn anew around the recorded ones.
+    """
+    world = scenarios.load("workflow/dag", {"beta": beta, "horizon": 0})
+    dags, nodes = workflow_traces.load(data / "wfinstances", world)  # type: ignore[arg-type]
+    kinds: dict[str, list[Dag]] = {}
+    for dag in dags:
+        kinds.setdefault(dag.name.split("-")[0], []).append(dag)
+    parts: dict[str, list[Dag]] = {"train": [], "validation": [], "test": [], "unseen": []}
+    for kind, found in kinds.items():
+        for place, dag in enumerate(sorted(found, key=lambda each: (len(each), each.name))):
+            if len(found) == 1 or kind == UNSEEN:  # nextflow has one instance of each kind
+                parts["unseen"].append(dag)
+            else:
+                parts[("train", "test", "train", "validation", "test")[place % 5]].append(dag)
+    small = [dag for dag in parts["train"] if len(dag) <= MOST_TASKS]
+    known = [*small, *(_like(dag, seed) for seed in range(COPIES) for dag in small)]
+    train = scenarios.load(world, {"start_min": 0, "start_max": len(known)})
+
+    def part(name: str) -> Part:
+        chosen = parts[name]
+        # Instances of one kind and size are the same graph run again.
+        alike = [(dag.name.split("-")[0], len(dag)) for dag in chosen]
+        blocks = np.array([sorted(set(alike)).index(each) for each in alike])
+        return Part(world, (tuple(chosen), nodes), np.arange(len(chosen)), blocks)
+
+    return Case(
+        "workflow",
+        (train, (tuple(known), nodes)),
+        part("validation"),
+        {"other instances": part("test"), "unseen kinds": part("unseen")},
+        "return",
+        {"response_ratio": 0.0, "cost_ratio": 0.0},
+        {"decisions": 3_000, "states": 8_000, "segments": 3, "most_mib": 512},
+        "heft",
+        {},
+    )
+
+
+UNSEEN = "soykb"
+COPIES, MOST_TASKS = 4, 350
+"""Copies of each workflow that trains, and their size: a trial goes on to the end, so it costs the square of that."""
+
+
+def _like(dag: Dag, seed: int) -> Dag:
+    """Return a workflow like another: run times drawn around its own, task by task, and more or less data in all."""
+    rng = np.random.default_rng([seed, len(dag), int(dag.runtime_s.sum())])
+    data = float(np.exp(rng.normal(0.0, 0.5)))
+    return replace(
+        dag,
+        name=f"{dag.name}-{seed}",
+        runtime_s=dag.runtime_s * np.exp(rng.normal(0.0, 0.3, len(dag))),
+        edge_mb=dag.edge_mb * data,
+        input_mb=dag.input_mb * data,
+    )
+
+
 RULES_OF_CARDS = ("fifo", "round_robin", "min_completion_time", "min_completion_time_reserve", "memory_best_fit",
                   "easy_backfill", "least_attained_service", "gavel_lp", "shortest_predicted_first",
                   "fifo_exclusive", "kube_default", "random_feasible")  # fmt: skip
@@ -153,4 +215,4 @@ RULES_OF_CARDS = ("fifo", "round_robin", "min_completion_time", "min_completion_
 PHILLY_SPEED_UP = 20.0
 """Philly had thousands of cards; on nine its arrivals are as dense as the cards can serve at about this."""
 
-CASES: dict[str, Callable[[Path], Case]] = {"functions": functions, "jobs": jobs}
+CASES: dict[str, Callable[[Path], Case]] = {"functions": functions, "jobs": jobs, "workflow": workflow}

@@ -20,6 +20,7 @@ from sched_env.workflow.state import (
     INVERSE_SPEED,
     NEXT,
     PRICE,
+    TAIL,
 )
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def value_of(rule: int, arguments: Any, _table: Floats, b: int, n: int, prepared
         plan.nodes.shape[0],
         float(state.cursor[b, NEXT]),
         (start + run) * flow[INVERSE_REFERENCE],
+        ((start + run) + plan.tasks[row, TAIL]) * flow[INVERSE_REFERENCE],
         moved,
         plan.nodes[n, PRICE] * (billed * HOURS_PER_SECOND) * flow[INVERSE_LEAST],
         plan.nodes[n, PRICE] * plan.nodes[n, INVERSE_SPEED] / plan.nodes[n, CPU],

@@ -60,6 +60,27 @@ of the workflow; ``makespan_s``: of what is placed so far; ``left``: tasks not y
 
 SPEC = FeatureSpec(
     problem="workflow",
+    version=2,
+    candidate=(
+        Feature("price", "USD/hour", 1.0, "nodes.price_usd_per_hour", 1.0),
+        Feature("speed", "ratio", 1.0, "state speed", 1.0),
+        Feature("run", "ratio", 1.0, "derived: run time at the node's speed, in critical paths", 0.0),
+        Feature("growth", "ratio", 1.0, "derived: by how much the makespan grows", 0.0),
+        Feature("cost", "ratio", 1.0, "derived: price of the time billed in addition, in least costs", 0.0),
+        Feature("late", "ratio", 1.0, "derived: end on the node after the earliest end on any that can hold it", 0.0),
+    ),
+    request=(
+        Feature("runtime", "ratio", 1.0, "derived: runtime_s in critical paths", 1.0),
+        Feature("parents", "count", 4.0, "request parents", 0.0),
+        Feature("tail", "ratio", 1.0, "derived: tail_s in critical paths", 0.0),
+        Feature("left", "ratio", 1.0, "derived: share of the tasks that is left", 1.0),
+        Feature("slack", "ratio", 1.0, "derived: what the earliest path leaves of the critical path, at least 0", 0.0),
+    ),
+)
+"""What is compared between nodes, and nothing that grows with the workflow: what is learned of short ones holds of long
+ones."""
+BEFORE = FeatureSpec(
+    problem="workflow",
     version=1,
     candidate=(
         Feature("cpu_capacity", "cores", 16.0, "nodes.cpu_capacity_cores", 4.0),
@@ -90,6 +111,9 @@ SPEC = FeatureSpec(
         Feature("deadline", "ratio", 2.0, "derived: deadline_s in critical paths", 2.0),
     ),
 )
+"""The spec before the present one. Most of it grows with the workflow, and normalised features are clipped: late in a
+long one all nodes looked the same, so no policy could even be HEFT there, and what was learned of short ones was wrong.
+"""
 
 
 def outlook(
@@ -116,6 +140,16 @@ def outlook(
     )
 
 
+def lateness(finish_s: Any, earliest_s: Any, inverse_reference: Any) -> Any:
+    """Return how much later than on the best node that can hold it a task ends; 0 on nodes that cannot."""
+    return np.maximum(finish_s - earliest_s, 0.0) * inverse_reference
+
+
+def slack_of(earliest_s: Any, tail_s: Any, inverse_reference: Any) -> Any:
+    """Return what of the critical path is left when a task ends as early as it can and its way to the end is mean."""
+    return np.maximum(1.0 - (earliest_s + tail_s) * inverse_reference, 0.0)
+
+
 def fits(cpu_capacity: Any, mem_capacity: Any, cpu: Any, mem: Any) -> Any:
     """Say whether an empty node can hold the task; one that is full now takes it later."""
     return (cpu <= cpu_capacity + FIT_TOLERANCE) & (mem <= mem_capacity + FIT_TOLERANCE)
@@ -139,6 +173,11 @@ def terms(candidates: Mapping[str, Any], request: Mapping[str, float]) -> tuple[
         inverse_least,
     )
     node |= dict(zip(("ready", "wait", "run", "finish", "growth", "path", "cost"), seen, strict=True))
+    ends = node["start_s"] + task["runtime_s"] * (1.0 / node["speed"])
+    holds = fits(node["cpu_capacity"], node["mem_capacity"], task["cpu"], task["mem"])
+    earliest = float(np.where(holds, ends, np.inf).min(initial=np.inf))
+    node["late"] = lateness(ends, earliest, inverse_reference)
+    task["slack"] = float(slack_of(earliest, task["tail_s"], inverse_reference))
     for name, field in (
         ("runtime", "runtime_s"), ("tail", "tail_s"), ("makespan", "makespan_s"), ("deadline", "deadline_s"),
     ):  # fmt: skip
@@ -147,14 +186,19 @@ def terms(candidates: Mapping[str, Any], request: Mapping[str, float]) -> tuple[
     return node, task
 
 
-def build(candidates: Mapping[str, Any], request: Mapping[str, float]) -> Observation:
+def build(candidates: Mapping[str, Any], request: Mapping[str, float], spec: FeatureSpec = SPEC) -> Observation:
     """Build the observation from raw fields; what is left out takes its default."""
     node, task = terms(candidates, request)
     return Observation(
-        np.stack([node[feature.name] for feature in SPEC.candidate], axis=-1, dtype=np.float32),
-        np.array([task[feature.name] for feature in SPEC.request], np.float32),
+        np.stack([node[feature.name] for feature in spec.candidate], axis=-1, dtype=np.float32),
+        np.array([task[feature.name] for feature in spec.request], np.float32),
         fits(node["cpu_capacity"], node["mem_capacity"], task["cpu"], task["mem"]),
     )
+
+
+def build_before(candidates: Mapping[str, Any], request: Mapping[str, float]) -> Observation:
+    """Build the observation of the spec before."""
+    return build(candidates, request, BEFORE)
 
 
 def ruled_out(candidates: Mapping[str, Any], request: Mapping[str, float]) -> dict[str, int]:

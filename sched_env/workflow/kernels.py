@@ -39,7 +39,6 @@ from sched_env.workflow.state import (
     NEXT,
     NODE,
     PRICE,
-    READ,
     REFERENCE,
     RETURN,
     RUNTIME,
@@ -61,10 +60,12 @@ from sched_env.workflow.state import (
     State,
 )
 
-METRICS = (*SHEET, "makespan_s", "response_ratio", "moved_mb", "nodes_used")
+METRICS = (*SHEET, "makespan_s", "response_ratio", "moved_mb", "nodes_used", "cost_ratio")
 NONE = -1
 
 outlook = part(features.outlook)
+lateness = part(features.lateness)
+slack_of = part(features.slack_of)
 fits = part(features.fits)
 
 
@@ -144,38 +145,31 @@ def offer(
 def observe(plan: Plan, state: State, out: Buffers, b: int) -> int:
     """Write the observation of the present task and return how many nodes can hold it.
 
-    Columns that never change (price, speed, network) are written once, when the environment is made, and those of the
-    room on the nodes when an episode begins.
+    Columns that never change (price, speed) are written once, when the environment is made.
     """
     row = state.cursor[b, FIRST] + state.cursor[b, NEXT]
     task, flow = plan.tasks[row], plan.flows[state.cursor[b, FLOW]]
-    cpu, mem, tail = task[CPU], task[MEM], task[TAIL]
+    tail = task[TAIL]
     inverse, inverse_least, makespan = flow[INVERSE_REFERENCE], flow[INVERSE_LEAST], state.totals[b, MAKESPAN]
-    candidates, mask, earliest, count = out.candidates[b], out.mask[b], np.inf, 0
+    candidates, mask, earliest, first_end, count = out.candidates[b], out.mask[b], np.inf, np.inf, 0
     parents, room = gather(plan, state, b, row), plan.room[plan.room_of[state.cursor[b, FLOW]]]
     for n in range(mask.size):
-        ready, start, run, billed, moved, fit = offer(plan, state, room, b, n, row, parents)
+        ready, start, run, billed, _, fit = offer(plan, state, room, b, n, row, parents)
         mask[n] = fit
         count += fit
-        earliest = min(earliest, start) if fit else earliest
-        (
-            candidates[n, 7],
-            candidates[n, 8],
-            candidates[n, 9],
-            candidates[n, 10],
-            candidates[n, 11],
-            candidates[n, 12],
-            candidates[n, 13],
-        ) = outlook(ready, start, run, billed, plan.nodes[n, PRICE], makespan, tail, inverse, inverse_least)
-        candidates[n, 5] = state.nodes[b, n, TASKS]
-        candidates[n, 6] = moved
+        if fit:
+            earliest, first_end = min(earliest, start), min(first_end, start + run)
+        state.ends[n] = start + run
+        _, _, candidates[n, 2], _, candidates[n, 3], _, candidates[n, 4] = outlook(
+            ready, start, run, billed, plan.nodes[n, PRICE], makespan, tail, inverse, inverse_least
+        )
+    for n in range(mask.size):
+        candidates[n, 5] = lateness(state.ends[n], first_end, inverse)
     size = float(state.cursor[b, SIZE])
     request = out.request[b]
-    request[0], request[1], request[2] = cpu, mem, task[RUNTIME] * inverse
-    request[3], request[4] = parents, task[READ]
-    request[5], request[6] = tail * inverse, makespan * inverse
-    request[7], request[8] = (size - state.cursor[b, NEXT]) * (1.0 / size), size
-    request[9] = flow[DEADLINE] * inverse
+    request[0], request[1], request[2] = task[RUNTIME] * inverse, parents, tail * inverse
+    request[3] = (size - state.cursor[b, NEXT]) * (1.0 / size)
+    request[4] = slack_of(first_end, tail, inverse)
     out.time_s[b] = earliest
     out.feasible[b] = count
     return count
@@ -259,9 +253,6 @@ def begin(arguments: Any, out: Buffers, b: int, flow: int, _fresh: bool) -> bool
         segment[FOLLOWING] = NONE
     state.nodes[b] = 0.0
     state.totals[b] = 0.0
-    room = plan.room[plan.room_of[flow]]
-    for n in range(N):
-        out.candidates[b, n, 0], out.candidates[b, n, 1] = room[n, CPU], room[n, MEM]
     for k in range(plan.there_first[flow], plan.there_first[flow + 1]):
         n, until = int(plan.there[k, 0]), plan.there[k, 1]
         book(state, b, n, 0.0, until, plan.there[k, 2], plan.there[k, 3])
@@ -290,6 +281,7 @@ def close(arguments: Any, out: Buffers, b: int) -> None:
     metrics[8] = totals[MAKESPAN] / flow[REFERENCE]
     metrics[9] = totals[MOVED_MB]
     metrics[10] = used
+    metrics[11] = totals[USD] * flow[INVERSE_LEAST]
 
 
 @inline

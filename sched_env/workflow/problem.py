@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sched_env.problem import LOWER, Problem, Simulation
+from sched_env.problem import LOWER, Earlier, Problem, Simulation
 from sched_env.workflow import features, heuristics
 from sched_env.workflow.scenario import WorkflowScenario
 
@@ -24,9 +24,16 @@ PROBLEM = Problem(
     heuristics=heuristics.NAMES,
     score=heuristics.score,
     scenario=WorkflowScenario,
+    earlier=Earlier(features.BEFORE, features.build_before),
     fallback="earliest_finish",
     primary=lambda _: "makespan_s",
-    metrics={"makespan_s": LOWER, "response_ratio": LOWER, "moved_mb": LOWER, "nodes_used": LOWER},
+    metrics={
+        "makespan_s": LOWER,
+        "response_ratio": LOWER,
+        "moved_mb": LOWER,
+        "nodes_used": LOWER,
+        "cost_ratio": LOWER,
+    },
     bound_metric=lambda _: "makespan_s",
     simulation=_simulation,
     environments={

@@ -123,4 +123,4 @@ def _unused(there: Floats, start: float, finish: float) -> float:
         if begin > until:
             total += begin - until
         until = max(until, end)
-    return total + finish - until if until < finish else total
+    return total + (finish - until) if until < finish else total

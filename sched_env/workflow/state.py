@@ -95,6 +95,8 @@ class State(NamedTuple):
     """[B, 5]"""
     sources: Floats
     """[P, 4]: the parents of the task that is looked at (node, MB, end, seconds a MB); a draft, not state."""
+    ends: Floats
+    """[N]: when it would end on each node; a draft too."""
 
 
 def rules_of(scenario: WorkflowScenario, workflows: int) -> Rules:
@@ -114,6 +116,7 @@ def empty_state(B: int, N: int, T: int, P: int, K: int) -> State:
         nodes=np.zeros((B, N, 2)),
         totals=np.zeros((B, 5)),
         sources=np.zeros((P, 4)),
+        ends=np.zeros(N),
     )
 
 

@@ -52,7 +52,7 @@ class WorkflowVectorEnv(PlacementVectorEnv):
     METRICS: ClassVar[tuple[str, ...]] = kernels.METRICS
     DYNAMICS = kernels.DYNAMICS
     COUNTS: ClassVar[frozenset[str]] = PlacementVectorEnv.COUNTS | {"nodes_used"}
-    DRAFTS: ClassVar[frozenset[str]] = frozenset({"sources"})
+    DRAFTS: ClassVar[frozenset[str]] = frozenset({"sources", "ends"})
     scenario: WorkflowScenario
 
     def __init__(
@@ -74,7 +74,7 @@ class WorkflowVectorEnv(PlacementVectorEnv):
         self.state = empty_state(
             num_envs, len(nodes), self.most_tasks, int(np.diff(self.plan.parents).max()), most_there
         )
-        self._fix_columns(nodes.cpu, nodes.mem, nodes.price_usd_per_hour, nodes.speed, nodes.net)
+        self._fix_columns(nodes.price_usd_per_hour, nodes.speed)
 
     @property
     def arguments(self) -> tuple[Plan, Rules, State]:
