@@ -30,6 +30,7 @@ from queueing_cluster import QueueingCluster
 
 from pipeline import paths
 from pipeline.contracts.calibration import CALIBRATION_FILE
+from sched_env import problems
 from wire.errors import run_cli
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,6 +68,20 @@ def truth(stack: QueueingCluster, clone: Path, recorded: dict[str, Any]) -> dict
     return stack.truth(stack.played, begin, end, standards)
 
 
+def replayed(work: Path, clone: Path) -> dict[str, Any]:
+    """Every problem on the night's windows, kept one by one."""
+    folder, found = work / "problems", {}
+    (folder / "data").mkdir(parents=True, exist_ok=True)
+    if not (folder / paths.WINDOWS).exists():
+        (folder / paths.WINDOWS).symlink_to((clone / paths.WINDOWS).resolve())
+    for problem in problems.names():
+        kept = work / f"{problem}.json"
+        if not kept.exists():
+            kept.write_text(json.dumps(fidelity_problems.replayed(folder, [problem])))
+        found |= read(kept)
+    return found
+
+
 def measure(work: Path, days: int, scrape_s: int, seed: int) -> dict[str, Any]:
     """Make the cluster, run the night, replay every problem."""
     stack = QueueingCluster(int(START.timestamp()), days * 24.0, scrape_s, seed)
@@ -81,10 +96,6 @@ def measure(work: Path, days: int, scrape_s: int, seed: int) -> dict[str, Any]:
         (work / "stack.om").unlink()
     evaluation = clone / paths.EVALUATION / PROBLEM
     recorded, report = read(evaluation / "fidelity.json"), read(clone / paths.GATE / PROBLEM / "report.json")
-    replayed = work / "problems"
-    (replayed / "data").mkdir(parents=True, exist_ok=True)
-    if not (replayed / paths.WINDOWS).exists():
-        (replayed / paths.WINDOWS).symlink_to((clone / paths.WINDOWS).resolve())
     return {
         "days": days, "scrape_s": scrape_s, "seed": seed, "cores": os.cpu_count(), **read(work / "night.json"),
         "pods": len(stack.pods), "machines": len(stack.machines),
@@ -92,7 +103,7 @@ def measure(work: Path, days: int, scrape_s: int, seed: int) -> dict[str, Any]:
         "outcome": report["outcome"], "reason": report["reason"],
         "rules": [{key: rule[key] for key in ("name", "outcome", "found")} for rule in report["rules"]],
         "truth": truth(stack, clone, recorded), "night": recorded,
-        "problems": fidelity_problems.replayed(replayed, []),
+        "problems": replayed(work, clone),
     }  # fmt: skip
 
 
@@ -112,6 +123,7 @@ def page(found: dict[str, Any]) -> str:
         "",
         f"**The gate says {found['outcome']}**: {found['reason']}",
         "",
+        *([found["note"], ""] if found["note"] else []),
         "## The recorded placements, replayed",
         "",
         "What the simulator says of the test windows, calibrated on the train windows; *true* is counted call by call "
@@ -150,6 +162,7 @@ def main() -> int:
     parser.add_argument("--days", type=int, default=3)
     parser.add_argument("--scrape", type=int, default=30, help="seconds")
     parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--note", default="", help="what else is to be said of this run")
     parser.add_argument("--keep", type=Path, help="work here, and take the night that is here")
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     options = parser.parse_args()
@@ -158,7 +171,7 @@ def main() -> int:
         work = (options.keep or Path(name)).resolve()
         work.mkdir(parents=True, exist_ok=True)
         os.environ["LOADMASTER_VAR"] = str(work / "var")
-        found = measure(work, options.days, options.scrape, options.seed)
+        found = {**measure(work, options.days, options.scrape, options.seed), "note": options.note}
     (out / "stack_night.json").write_text(json.dumps(found, indent=1) + "\n")
     (out / "stack_night.md").write_text(page(found))
     missed = [one["metric"] for one in found["night"]["figures"] if not fidelity_page.judged(one, 0.1)["within"]]

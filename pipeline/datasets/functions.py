@@ -19,7 +19,7 @@ from pipeline.contracts.calibration import Calibration, FunctionValue
 from pipeline.contracts.evaluation import Backtest, Origin
 from pipeline.datasets.calls import Dealt, deal
 from pipeline.datasets.dataset import Dataset, Rows
-from pipeline.datasets.lives import is_held, lives, overlaps
+from pipeline.datasets.lives import COMPLETING_KINDS, is_held, lives, overlaps
 from pipeline.datasets.origins import Tally, read
 from pipeline.datasets.responses import late_and_slow, log_normal_tail, share_above
 from pipeline.errors import DataError
@@ -164,12 +164,14 @@ def _build(folder: Path, start: datetime, end: datetime) -> windows.Arrays:
 def _made_room(rows: pd.DataFrame, nodes: NodeTable) -> pd.DataFrame:
     """End lives a little earlier where a pod came to a node that seems full.
 
-    When a pod was deleted is known to a minute or two; that another one was put into its place says it was gone.
+    When a pod was deleted is known to a minute or two; that another one was put into its place says it was gone. A pod
+    that completed is not meant: cut to nothing, a job's one call would be late by any measure.
     """
     free = np.stack([nodes.cpu, nodes.mem], axis=1)
     asked = rows[["cpu", "mem"]].to_numpy(np.float64)
     begin, end = rows["begin_s"].to_numpy(np.float64), rows["end_s"].to_numpy(np.float64).copy()
     home, held = rows["home"].to_numpy(np.int64), rows["held"].to_numpy(bool)
+    certain = held | rows["owner_kind"].isin(COMPLETING_KINDS).to_numpy(bool)
     there: list[list[tuple[float, int]]] = [[] for _ in range(len(nodes))]
     for row in np.flatnonzero(home >= 0):
         node, now = home[row], begin[row]
@@ -177,7 +179,7 @@ def _made_room(rows: pd.DataFrame, nodes: NodeTable) -> pd.DataFrame:
         while waiting and waiting[0][0] <= now:
             free[node] += asked[heapq.heappop(waiting)[1]]
         while not held[row] and (free[node] < asked[row] - FIT_TOLERANCE).any():
-            going = min((one for one in waiting if not held[one[1]]), default=(np.inf, -1))
+            going = min((one for one in waiting if not certain[one[1]]), default=(np.inf, -1))
             if going[0] > now + DELETION_S:
                 break
             waiting.remove(going)

@@ -21,6 +21,8 @@ SIZES = {"cpu": ("cpu_request_cores", "cpu_used_mean_cores"), "mem": ("mem_reque
 WINDOW = timedelta(seconds=WINDOW_SECONDS)
 HELD_KINDS = ("DaemonSet", "StatefulSet", "Node")
 """Owners whose pods are where they are: one a node, bound to their volume, or started by the node itself."""
+COMPLETING_KINDS = ("Job", "CronJob", "Workflow")
+"""Owners whose pods end by themselves, at a moment that is told; others are deleted, and are missed at a scrape."""
 
 
 def is_held(pods: pd.DataFrame) -> pd.Series[bool]:
