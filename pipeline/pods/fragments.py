@@ -7,9 +7,7 @@ has ended when its fragment is there, belongs to this run's commit, and everythi
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from pipeline import storage
 from pipeline.errors import RegistryError
 from pipeline.files import write_atomic
 from pipeline.registry import dvc_objects, places
-from pipeline.registry.dvc_objects import DIRECTORY, Output
+from pipeline.registry.dvc_objects import Output
 
 FOLDER = "fragments"
 SUFFIX = ".json"
@@ -106,7 +104,7 @@ def faults(fragment: Fragment, *, commit: str, others: Mapping[str, Fragment]) -
             yield f"{path} is not what its lock says"
     remote = storage.place(places.dvc_remote())
     for out in fragment.kept():
-        yield from _missing(remote, out)
+        yield from dvc_objects.missing(remote, out)
 
 
 def forget_broken(fragment: Fragment) -> None:
@@ -117,24 +115,5 @@ def forget_broken(fragment: Fragment) -> None:
     remote = storage.place(places.dvc_remote())
     for out in fragment.kept():
         top = dvc_objects.object_path(remote, out.md5)
-        if top.exists() and list(_missing(remote, out)):
+        if top.exists() and list(dvc_objects.missing(remote, out)):
             top.unlink()
-
-
-def _missing(remote: Path, out: Output) -> Iterator[str]:
-    """Say what of an output the remote has not, or has otherwise than its name says."""
-    top = dvc_objects.object_path(remote, out.md5)
-    try:
-        data = top.read_bytes()
-    except FileNotFoundError:
-        yield f"{out.path} ({out.md5}) is not in the DVC remote"
-        return
-    if hashlib.md5(data, usedforsecurity=False).hexdigest() != out.md5.removesuffix(DIRECTORY):
-        yield f"{out.path}: the DVC remote holds other bytes than {out.md5}"
-    elif out.md5.endswith(DIRECTORY):
-        members = {str(one["md5"]): str(one["relpath"]) for one in json.loads(data)}
-        with ThreadPoolExecutor(8) as pool:
-            there = pool.map(lambda md5: dvc_objects.object_path(remote, md5).exists(), members)
-            lost = [name for name, exists in zip(members.values(), there, strict=True) if not exists]
-        if lost:
-            yield f"{len(lost)} files of {out.path} are not in the DVC remote, {lost[0]} the first"

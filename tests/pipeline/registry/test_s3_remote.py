@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -10,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import RegistryError
-from pipeline.registry import gc, places, restore
+from pipeline.registry import dvc_objects, gc, places, restore
 from pipeline.registry.chain import Chain
+from pipeline.registry.dvc_objects import Output
 from pipeline.registry.verify import verify
 from tests.servers import s3_server
 
@@ -78,3 +81,23 @@ def test_a_changed_object_in_s3_does_not_come_back_unnoticed(
     with pytest.raises(RegistryError, match="dvc fetch ended with"):
         restore.restore()
     assert not places.bundle(record.digest).exists()
+
+
+def test_what_is_only_in_s3_is_looked_for_there(bucket, home, tmp_path, monkeypatch) -> None:
+    # Pods push what they make: Airflow's machine never had it.
+    monkeypatch.setenv("LOADMASTER_DVC_REMOTE", bucket)
+    store = tmp_path / "s3" / "loadmaster" / "dvc"
+
+    def put(data: bytes, suffix: str = "") -> str:
+        md5 = hashlib.md5(data, usedforsecurity=False).hexdigest() + suffix
+        path = dvc_objects.object_path(store, md5)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        return md5
+
+    rows = put(b"rows")
+    raw = Output("data/raw", put(json.dumps([{"md5": rows, "relpath": "rows"}]).encode(), ".dir"))
+    assert list(dvc_objects.faults(raw, needed_by="run one")) == []
+    dvc_objects.object_path(store, rows).unlink()
+    (finding,) = dvc_objects.faults(raw, needed_by="run one")
+    assert finding.reason.endswith("1 files of data/raw are not in the DVC remote, rows the first, needed by run one")
