@@ -217,9 +217,8 @@ def page(results: Mapping[str, Any]) -> str:
              "| --- | --- | --- | --- | --- | --- |"]  # fmt: skip
     for problem, found in results.items():
         cells = [_cell(found["week"][arm]) for arm in ("retrained", "frozen", "kept", "retrained - frozen")]
-        lines.append(
-            f"| {found['source']} ({problem}), {len(found['nights'])} nights | {found['primary']} | {' | '.join(cells)} |"
-        )
+        title = f"{found['source']} ({problem}), {len(found['nights'])} nights"
+        lines.append(f"| {title} | {found['primary']} | {' | '.join(cells)} |")
     for problem, found in results.items():
         metric = found["primary"]
         spent = [value for one in found["nights"] for value in one["cpu_s_a_training"]]
