@@ -14,6 +14,7 @@ the JSON file: it goes on where it was stopped. The last line is a JSON object.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import time
@@ -216,7 +217,8 @@ def page(results: Mapping[str, Any]) -> str:
              "| --- | --- | --- | --- | --- | --- |"]  # fmt: skip
     for problem, found in results.items():
         cells = [_cell(found["week"][arm]) for arm in ("retrained", "frozen", "kept", "retrained - frozen")]
-        lines.append(f"| {found['source']} ({problem}) | {found['primary']} | {' | '.join(cells)} |")
+        title = f"{found['source']} ({problem}), {len(found['nights'])} nights"
+        lines.append(f"| {title} | {found['primary']} | {' | '.join(cells)} |")
     for problem, found in results.items():
         metric = found["primary"]
         spent = [value for one in found["nights"] for value in one["cpu_s_a_training"]]
@@ -259,34 +261,47 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the public traces")
     parser.add_argument("--out", type=Path, help="folder for seven_nights.json and .md; other sections are kept")
     options = parser.parse_args()
-    file = options.out / "seven_nights.json" if options.out else None
-    results: dict[str, Any] = json.loads(file.read_text()) if file and file.exists() else {}
-    for name in options.problems:
-        began = time.process_time()
-        world = WORLDS[name](options.data)
-        kept: list[Any] = []
-        frozen: list[Scorer] = []
-        nights = []
-        for night in range(1, options.nights + 1):
-            nights.append(a_night(world, night, options.seeds, kept, frozen))
-            shown = {arm: round(100 * float(np.mean(gains)), 2) for arm, gains in nights[-1]["gains"].items()}
-            say(f"{name}, night {night}: {nights[-1]['best_rule']} {shown} {time.process_time() - began:.0f} s")
-        results[name] = {
-            "source": world.source,
-            "about": (WORLDS[name].__doc__ or "").strip(),
-            "primary": world.primary,
-            "settings": dict(world.settings),
-            "seeds": options.seeds,
-            "nights": nights,
-            "week": summed(nights),
-            "cpu_s": round(time.process_time() - began, 1),
-            "load_average": round(os.getloadavg()[0], 1),
-        }
-        if file:
-            file.write_text(json.dumps(results, indent=1) + "\n")
-            file.with_suffix(".md").write_text(page(results))
-    say(json.dumps({name: found["week"] for name, found in results.items()}))
+    found = {name: measure(name, options) for name in options.problems}
+    say(json.dumps({name: one["week"] for name, one in found.items()}))
     return 0
+
+
+def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Go through the nights of one problem; what is known is written after each."""
+    began, world = time.process_time(), WORLDS[name](options.data)
+    kept: list[Any] = []
+    frozen: list[Scorer] = []
+    found: dict[str, Any] = {
+        "source": world.source,
+        "about": (WORLDS[name].__doc__ or "").strip(),
+        "primary": world.primary,
+        "settings": dict(world.settings),
+        "seeds": options.seeds,
+        "nights": [],
+    }
+    for night in range(1, options.nights + 1):
+        found["nights"].append(a_night(world, night, options.seeds, kept, frozen))
+        found["week"] = summed(found["nights"])
+        found["cpu_s"] = round(time.process_time() - began, 1)
+        found["load_average"] = round(os.getloadavg()[0], 1)
+        last = found["nights"][-1]
+        shown = {arm: round(100 * float(np.mean(gains)), 2) for arm, gains in last["gains"].items()}
+        say(f"{name}, night {night}: {last['best_rule']} {shown} {found['cpu_s']:.0f} s")
+        if options.out:
+            save(options.out / "seven_nights.json", name, found)
+    return found
+
+
+def save(file: Path, name: str, found: dict[str, Any]) -> None:
+    """Put one problem's section in its place; others may be measured at the same time."""
+    with file.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+        results = {key: before.get(key) if key != name else found for key in WORLDS}
+        results = {key: value for key, value in results.items() if value}
+        file.write_text(json.dumps(results, indent=1) + "\n")
+        file.with_suffix(".md").write_text(page(results))
+    file.with_suffix(".lock").unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

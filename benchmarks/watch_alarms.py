@@ -52,7 +52,7 @@ def world(rng: np.random.Generator, spec: dict[str, float]) -> drift.Floats:
 
 
 def alarms(
-    values: drift.Floats, known: drift.Reference, usual: load.Usual, begin: int, end: int
+    values: drift.Floats, known: drift.Reference, usual: load.Usual, begin: int, end: int, *, first: bool = False
 ) -> dict[str, list[int]]:
     """Steps at which an alarm begins, by what raised it: two looks in a row, then silence for a day."""
     per_look, per_slot, per_span = (span // STEP_S for span in (load.STEP_S, drift.SLOT_S, load.SPAN_S))
@@ -73,6 +73,8 @@ def alarms(
             if row[kind] >= drift.LOOKS and step >= quiet[kind]:
                 steps.append(step)
                 quiet[kind] = step + drift.DAY_S // STEP_S
+        if first and found["both"]:
+            break
     return found
 
 
@@ -101,7 +103,7 @@ def main() -> None:
                 shift = first + int(rng.integers(0, 20 * drift.DAY_S // STEP_S))
                 moved = values.copy()
                 moved[shift:] *= factor
-                found = alarms(moved, known, usual, shift, shift + 2 * drift.DAY_S // STEP_S)["both"]
+                found = alarms(moved, known, usual, shift, shift + 2 * drift.DAY_S // STEP_S, first=True)["both"]
                 delays[name].append((found[0] - shift) * STEP_S / 60 if found else None)
         rows[problem] = {
             "weeks": 4 * options.trials,

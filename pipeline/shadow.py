@@ -83,6 +83,7 @@ def shadow(problem: ProblemName, bundle: Path, lines: Sequence[SampledLine], con
     agreed = close = skipped = 0
     answered: Counter[str] = Counter()
     examples: list[Differs] = []
+    ahead: list[float] = []
     theirs: dict[str, list[float]] = {name: [] for name in known.state_fields}
     ours: dict[str, list[float]] = {name: [] for name in known.state_fields}
     compared: list[SampledLine] = []
@@ -91,10 +92,11 @@ def shadow(problem: ProblemName, bundle: Path, lines: Sequence[SampledLine], con
         with np.errstate(all="ignore"):
             seen = build(columns, line.request.fields)
         place = line.names.index(line.chosen) if line.chosen in line.names else -1
-        order = _order(candidate, seen)
-        if place < 0 or order is None or not seen.mask[place]:
+        scores = _scores(candidate, seen)
+        if place < 0 or scores is None or not seen.mask[place]:
             skipped += 1
             continue
+        order = np.argsort(-scores, kind="stable")  # as the service ranks
         compared.append(line)
         answered["heuristic" if line.fallback or line.digest is None else line.digest] += 1
         rank = int(np.flatnonzero(order == place)[0]) + 1
@@ -106,7 +108,10 @@ def shadow(problem: ProblemName, bundle: Path, lines: Sequence[SampledLine], con
             if name in theirs:
                 theirs[name].append(float(column[place]))
                 ours[name].append(float(column[order[0]]))
-        examples.append(Differs(line.at, line.request.id, line.chosen, line.names[int(order[0])], rank))
+        own = int(order[0])
+        ahead.append(float((scores[own] - scores[place]) / max(scores[seen.mask].std(), 1e-12)))
+        both = float(scores[place]), float(scores[own])
+        examples.append(Differs(line.at, line.request.id, line.chosen, line.names[own], rank, *both))
     return Shadowed(
         problem=problem,
         digest=candidate.manifest.digest,
@@ -118,6 +123,7 @@ def shadow(problem: ProblemName, bundle: Path, lines: Sequence[SampledLine], con
         last=compared[-1].at if compared else None,
         agreed=agreed,
         close=close,
+        ahead=float(np.median(ahead)) if ahead else None,
         answered_by=dict(answered),
         fields=_fields(theirs, ours),
         examples=[examples[place] for place in _spread(len(examples), EXAMPLES)],
@@ -128,15 +134,14 @@ def _spread(count: int, most: int) -> list[int]:
     return np.unique(np.linspace(0, count - 1, min(count, most)).astype(int)).tolist() if count else []
 
 
-def _order(candidate: policy.GraphPolicy, seen: Observation) -> np.ndarray | None:
-    """Feasible candidates, the best first, as the service would rank them; None where it cannot say."""
+def _scores(candidate: policy.GraphPolicy, seen: Observation) -> np.ndarray | None:
+    """Score every candidate, minus infinity where it cannot go; None where the policy cannot say."""
     if not (seen.mask.any() and np.isfinite(seen.candidates).all() and np.isfinite(seen.request).all()):
         return None
     scores = candidate(seen.candidates[None], seen.request[None], seen.mask[None])[0]
     if not np.isfinite(scores[seen.mask]).all():
         return None
-    order = np.argsort(-np.where(seen.mask, scores, -np.inf), kind="stable")
-    return order[: int(seen.mask.sum())]
+    return np.where(seen.mask, scores, -np.inf)
 
 
 def _fields(theirs: dict[str, list[float]], ours: dict[str, list[float]]) -> list[Field]:
@@ -177,7 +182,9 @@ def markdown(seen: Shadowed, units: dict[str, str]) -> str:
     lines += [
         "",
         f"Calls from {seen.first} to {seen.last}, answered by {by}. What was chosen is among its {BEST} best in "
-        f"{100 * seen.close / seen.calls:.1f} %. It answered nobody; it says nothing of what would have come of it.",
+        f"{100 * seen.close / seen.calls:.1f} %"
+        + (f"; where they differ, its own choice is ahead by {seen.ahead:.2f} of its spread" if seen.ahead else "")
+        + ". It answered nobody; it says nothing of what would have come of it.",
     ]
     if seen.skipped:
         lines.append(f"{seen.skipped} calls could not be compared.")
@@ -189,10 +196,11 @@ def markdown(seen: Shadowed, units: dict[str, str]) -> str:
             for field in seen.fields
         ]
     if seen.examples:
-        lines += ["", "| at | request | chosen | it would have | rank of what was chosen |", "|---|---|---|---|---|"]
+        lines += ["", "| at | request | chosen | it would have | rank and score of what was chosen | of its own |",
+                  "|---|---|---|---|---|---|"]  # fmt: skip
         for one in seen.examples:
             names = " | ".join(prose(name[:60]) for name in (one.request, one.live, one.candidate))
-            lines.append(f"| {one.at} | {names} | {one.rank} |")
+            lines.append(f"| {one.at} | {names} | {one.rank}: {one.score_live:.3g} | {one.score:.3g} |")
     return "\n".join(lines) + "\n"
 
 

@@ -26,6 +26,10 @@ class Differs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     candidate: str
     rank: int
     """Of what was chosen, in the candidate's order; 1 is its best."""
+    score_live: float
+    """The candidate's score of what was chosen."""
+    score: float
+    """And of its own choice."""
 
 
 class Shadowed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,6 +50,9 @@ class Shadowed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     agreed: int
     close: int
     """What was chosen is among the candidate's three best."""
+    ahead: float | None
+    """Where it chose otherwise: by how many standard deviations of its scores in that call its own choice is ahead of
+    what was chosen, the median; null where it always agreed."""
     answered_by: dict[str, int]
     """Digest, or ``heuristic`` -> calls."""
     fields: list[Field]

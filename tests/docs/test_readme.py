@@ -34,8 +34,8 @@ def test_the_transcript_is_what_a_night_prints(capsys):
     Progress().show(states)
     assert capsys.readouterr().out.splitlines() == shown
     assert names[0] == "workspace"
-    assert names[-1] == "record"
-    said = [name.partition("@") for name in names[1:-1]]
+    assert names[-2:] == ["shadow", "record"]
+    said = [name.partition("@") for name in names[1:-2]]
     in_order = list(dict.fromkeys((stage, rest.split("-")[0]) for stage, _, rest in said))
     assert in_order == stages()
 

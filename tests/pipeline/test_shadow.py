@@ -60,7 +60,7 @@ def calls(bundles):
 def test_what_is_live_agrees_with_itself_in_every_call(bundles, calls):
     seen = shadow.shadow("functions", bundles["live"], calls, CONFIG)
     assert (seen.calls, seen.agreed, seen.close, seen.skipped) == (60, 60, 60, 0)
-    assert (seen.fields, seen.examples) == ([], [])
+    assert (seen.fields, seen.examples, seen.ahead) == ([], [], None)
     assert "otherwise in 0.0 % of 60 calls" in shadow.headline(seen)
 
 
@@ -78,6 +78,8 @@ def test_what_another_would_have_done_is_counted_and_told_field_by_field(bundles
     assert seen.answered_by == {"sha256:live": 60}
     assert len(seen.examples) == shadow.EXAMPLES
     assert all(one.rank > 1 and one.live != one.candidate for one in seen.examples)
+    assert all(one.score > one.score_live for one in seen.examples)
+    assert seen.ahead > 0
     assert 0 < len(seen.fields) <= shadow.SHOWN_FIELDS
     page = shadow.markdown(seen, {"cpu_deployed": "cores"})
     assert f"otherwise in {100 * otherwise / 60:.1f} % of 60 calls" in page
@@ -131,7 +133,7 @@ def test_names_from_the_network_are_plain_words_on_the_page(bundles, calls):
     page = shadow.markdown(shadow.shadow("functions", bundles["candidate"], hostile, CONFIG), {})
     assert "](https://evil)" not in page
     assert "<img>" not in page
-    assert all(row.replace("\\|", "").count("|") == 6 for row in page.splitlines() if "evil" in row)
+    assert all(row.replace("\\|", "").count("|") == 7 for row in page.splitlines() if "evil" in row)
 
 
 @pytest.fixture
@@ -180,7 +182,7 @@ def test_a_folder_without_a_verdict_is_named(tmp_path, monkeypatch, capsys):
 def test_the_page_of_the_approval_says_it_at_the_top():
     from pipeline import brief
 
-    seen = Shadowed("functions", "sha256:1", 288, 200, 200, 0, "a", "b", 150, 190, {}, [], [])
+    seen = Shadowed("functions", "sha256:1", 288, 200, 200, 0, "a", "b", 150, 190, 0.5, {}, [], [])
     files = {f"reports/gate/functions/{paths.SHADOW_JSON}": json.dumps(msgspec.to_builtins(seen)).encode()}
     live = brief.live_traffic(files, "reports/gate/functions")
     top = brief.body("functions", {"reason": "better", "reference": "champion"}, (), live)
