@@ -62,9 +62,6 @@ class TrainConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     validation_traces: int
     """Start points of the validation windows that choose among checkpoints, and among seeds at export."""
-    reward: dict[str, Any] = {}
-    """Keys of the scenario that are replaced where it learns, never where it is judged: a reward that prices what the
-    guardrails forbid, e.g. ``beta``."""
     expert: dict[str, Any] = {}
     maskable_ppo: dict[str, Any] = {}
     ppo: dict[str, Any] = {}
@@ -125,14 +122,11 @@ def on_windows(problem: str, config: TrainConfig) -> Task:
     data, held_out = workload(problem, "train"), workload(problem, "validation")
     starts = held_out.starts(config.validation_traces)
     judge = _judge(held_out.scenario, held_out.trace, starts=starts)
-    value, rules = problems.get(problem), load("gate", GateConfig)
-    usual = judge(value.fallback)
-    limits = _limits(rules, value.guardrails(held_out.scenario), value.primary(held_out.scenario), usual)
-    learned = scenarios.load(data.scenario, config.reward)
-    identity = (config.validation_traces, config.reward, limits, data.fingerprint())
-    return Task(
-        problem, learned, data.trace, judge, identity, limits, abs(usual[value.primary(held_out.scenario)]) or 1.0
-    )
+    value, usual = problems.get(problem), judge(problems.get(problem).fallback)
+    primary = value.primary(held_out.scenario)
+    limits = _limits(load("gate", GateConfig), value.guardrails(held_out.scenario), primary, usual)
+    identity = (config.validation_traces, limits, data.fingerprint())
+    return Task(problem, data.scenario, data.trace, judge, identity, limits, abs(usual[primary]) or 1.0)
 
 
 def _limits(rules: GateConfig, own: Iterable[str], primary: str, usual: Row) -> dict[str, tuple[float, float]]:

@@ -92,5 +92,5 @@ def test_the_demo_is_laid_over_settings_that_exist(tmp_path):
     path.write_text(yaml.safe_dump(_laid_over(below, above)))
     assert load("ingest", IngestConfig, path)
     assert load("gate", Config, path).guardrails["sla_violation_rate"].absolute == 0.02
-    training = load("train", dict, path)["functions"]["maskable_ppo"]
-    assert (training["segments"], training["teacher"]) == (6, "oracle_greedy"), "the rest stays"
+    training = load("train", dict, path)["functions"]["expert"]
+    assert (training["segments"], training["decisions"]) == (1, 20), "the rest stays"
