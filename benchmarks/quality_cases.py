@@ -180,12 +180,16 @@ def workflow(data: Path, *, beta: float = 0.7) -> Case:
         {"other instances": part("test"), "unseen kinds": part("unseen")},
         "return",
         {"response_ratio": 0.0, "cost_ratio": 0.0},
-        {"decisions": 3_000, "states": 8_000, "segments": 3, "most_mib": 512},
+        {"decisions": 3_000, "states": 8_000, "segments": 3, "base": "thrifty"},
         "heft",
         {},
     )
 
 
+WORKFLOW_BETAS = (0.1, 0.3, 0.5, 0.7, 0.9)
+WORKFLOW_TERMS = [{"late": 1.0, "slack": -1.0}, {"cost": 1.0}, {"late": 1.0}, {"growth": 1.0}, {"run": 1.0}]
+THRIFTY = [-0.9, -0.1, -1e-6, 0.0, 0.0]
+"""Where the search over weights of those terms begins: the rule ``thrifty``, the best on validation."""
 UNSEEN = "soykb"
 COPIES, MOST_TASKS = 4, 350
 """Copies of each workflow that trains, and their size: a trial goes on to the end, so it costs the square of that."""
