@@ -208,6 +208,24 @@ def _like(dag: Dag, seed: int) -> Dag:
     )
 
 
+VM_TRAIN, VM_VALIDATION, VM_TEST = 50_000, 70_000, 110_000
+"""Ends of the parts of huawei-east-1, by the number of the VM."""
+VM_TERMS = [
+    {"occupied_s": 1.0 / 86_400.0},
+    {"cpu_free": 1 / 40, "cpu_per_half": -1 / 40, "other_cpu_free": -1 / 40},
+    {"cpu_free": -1 / 40, "cpu_per_half": 1 / 40, "other_cpu_free": 1 / 40},
+    {"mem_free": 1 / 90, "mem_per_half": -1 / 90, "other_mem_free": -1 / 90},
+    {"mem_free": -1 / 90, "mem_per_half": 1 / 90, "other_mem_free": 1 / 90},
+    {"cpu_free": 1 / 40},
+    {"mem_free": 1 / 90},
+    {"other_cpu_free": 1 / 40},
+    {"occupied": 1.0},
+]
+NUMA_FIRST_FIT = [1.0, -1e-5, -1e-5, -1e-5, -1e-5, 0.0, 0.0, 0.0, 0.0]
+"""``numa_first_fit`` for a scorer that sees no order: the server that was empty longest ago, in it the half that leaves
+the halves most alike."""
+
+
 RULES_OF_CARDS = ("fifo", "round_robin", "min_completion_time", "min_completion_time_reserve", "memory_best_fit",
                   "easy_backfill", "least_attained_service", "gavel_lp", "shortest_predicted_first",
                   "fifo_exclusive", "kube_default", "random_feasible")  # fmt: skip
