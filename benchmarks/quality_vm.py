@@ -1,4 +1,4 @@
-"""VMs of huawei-east-1 (by number: train < 50,000, validation to 70,000, test to 110,000): waits, server hours, the rest.
+"""VMs of huawei-east-1: waits, server hours, and the rest (by number: train < 50,000, test from 70,000 to 110,000).
 
     python benchmarks/quality_vm.py --data ../shared/data --out docs/results
 
@@ -184,7 +184,8 @@ def page(result: dict[str, Any]) -> str:
             cut = f"{100 * row['trimmed']:+.1f} %" if "trimmed" in row else ""
             lines.append(
                 f"| {name} | {row['episodes']} | {row['rule']:,.6g} | {row['ours']:,.6g} "
-                f"| **{100 * row['gain']:+.2f} %** | [{100 * low:.2f}, {100 * high:.2f}] | {cut} | {100 * margin:g} % | {met} |"
+                f"| **{100 * row['gain']:+.2f} %** | [{100 * low:.2f}, {100 * high:.2f}] | {cut} "
+                f"| {100 * margin:g} % | {met} |"
             )
     if "note" in result:
         lines += ["", result["note"]]

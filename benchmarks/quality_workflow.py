@@ -133,8 +133,8 @@ def volumes(table: dict[str, Any]) -> dict[str, float]:
 def page(result: dict[str, Any]) -> str:
     """Lay the results out for people."""
     lines = ["# Workflows: makespan and cost", "", "Made by `python benchmarks/quality_workflow.py --data "
-             "../shared/data --out docs/results`; splits: `benchmarks/quality_cases.py`. WfInstances on four nodes; each figure is "
-             "over HEFT's on the same workflow, 95 % intervals over whole blocks (one kind and size). "
+             "../shared/data --out docs/results`; splits: `benchmarks/quality_cases.py`. WfInstances on four nodes; "
+             "each figure is over HEFT's on the same workflow, 95 % intervals over whole blocks (one kind and size). "
              f"{result['seeds']} seeds a search; {result['cpu_s'] / 60:.0f} minutes of CPU time in all, beside other "
              f"work (load average {result['load_average']})."]  # fmt: skip
     for title, found in result["tests"].items():
