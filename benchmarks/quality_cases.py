@@ -184,12 +184,16 @@ def workflow(data: Path, *, beta: float = 0.7) -> Case:
         {"other instances": part("test"), "unseen kinds": part("unseen")},
         "return",
         {"response_ratio": 0.0, "cost_ratio": 0.0},
-        {"decisions": 3_000, "states": 8_000, "segments": 3, "most_mib": 512},
+        {"decisions": 3_000, "states": 8_000, "segments": 3, "base": "thrifty"},
         "heft",
         {},
     )
 
 
+WORKFLOW_BETAS = (0.1, 0.3, 0.5, 0.7, 0.9)
+WORKFLOW_TERMS = [{"late": 1.0, "slack": -1.0}, {"cost": 1.0}, {"late": 1.0}, {"growth": 1.0}, {"run": 1.0}]
+THRIFTY = [-0.9, -0.1, -1e-6, 0.0, 0.0]
+"""Where the search over weights of those terms begins: the rule ``thrifty``, the best on validation."""
 UNSEEN = "soykb"
 COPIES, MOST_TASKS = 4, 350
 """Copies of each workflow that trains, and their size: a trial goes on to the end, so it costs the square of that."""
@@ -206,6 +210,24 @@ def _like(dag: Dag, seed: int) -> Dag:
         edge_mb=dag.edge_mb * data,
         input_mb=dag.input_mb * data,
     )
+
+
+VM_TRAIN, VM_VALIDATION, VM_TEST = 50_000, 70_000, 110_000
+"""Ends of the parts of huawei-east-1, by the number of the VM."""
+VM_TERMS = [
+    {"occupied_s": 1.0 / 86_400.0},
+    {"cpu_free": 1 / 40, "cpu_per_half": -1 / 40, "other_cpu_free": -1 / 40},
+    {"cpu_free": -1 / 40, "cpu_per_half": 1 / 40, "other_cpu_free": 1 / 40},
+    {"mem_free": 1 / 90, "mem_per_half": -1 / 90, "other_mem_free": -1 / 90},
+    {"mem_free": -1 / 90, "mem_per_half": 1 / 90, "other_mem_free": 1 / 90},
+    {"cpu_free": 1 / 40},
+    {"mem_free": 1 / 90},
+    {"other_cpu_free": 1 / 40},
+    {"occupied": 1.0},
+]
+NUMA_FIRST_FIT = [1.0, -1e-5, -1e-5, -1e-5, -1e-5, 0.0, 0.0, 0.0, 0.0]
+"""``numa_first_fit`` for a scorer that sees no order: the server that was empty longest ago, in it the half that leaves
+the halves most alike."""
 
 
 RULES_OF_CARDS = ("fifo", "round_robin", "min_completion_time", "min_completion_time_reserve", "memory_best_fit",

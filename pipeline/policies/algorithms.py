@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from stable_baselines3.common.base_class import BaseAlgorithm
 
-from pipeline.policies import a2c, dqn, expert, maskable_ppo, ppo, qmix, sac
+from pipeline.policies import a2c, dqn, evolution, expert, maskable_ppo, ppo, qmix, sac
 from pipeline.policies.checkpoint import Trained
 from pipeline.policies.settings import WORDS, Common, Settings, merge, read
 from wire.errors import ConfigError, legal
@@ -32,6 +32,7 @@ class Learner(NamedTuple):
 
 ALGORITHMS: dict[str, Algorithm | Learner] = {
     "expert": Learner(expert.ExpertSettings, expert.train),
+    "evolution": Learner(evolution.EvolutionSettings, evolution.train),
     "maskable_ppo": Algorithm(ppo.PpoSettings, maskable_ppo.make),
     "ppo": Algorithm(ppo.PpoSettings, ppo.make),
     "a2c": Algorithm(a2c.A2cSettings, a2c.make),

@@ -1,0 +1,87 @@
+"""A search over few weights begins at a rule, gains by whole episodes, and goes on where it was stopped."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pipeline.policies import algorithms, training
+from pipeline.policies.evolution import of_terms
+from pipeline.policies.scorer import Scorer, TorchPolicy
+from sched_env import problems
+from sched_env.rollout import run_episodes
+from sched_env.vector import make_vec
+from wire.errors import ConfigError
+
+SCENARIO = {"nodes": 4, "tasks": 20, "workflows": 24, "beta": 0.5}
+HEFT = {"terms": [{"late": 1.0}, {"cost": 1.0}], "start": [-1.0, 0.0]}
+TINY = {"envs": 16, "segments": 2, "generations": 3, "population": 8, "hidden": 4}
+
+
+def mean_return(policy):
+    given = TorchPolicy(policy) if isinstance(policy, Scorer) else policy
+    rows = run_episodes("workflow/dag", given, np.arange(24), **SCENARIO)
+    return {"return": float(np.mean([row["return"] for row in rows]))}
+
+
+def search(scratch, report=lambda *_: None, **changes):
+    return training.train(
+        lambda count: make_vec("workflow/dag", count, 0, copy=True, **SCENARIO),
+        "evolution",
+        algorithms.settings("evolution", **{**HEFT, **TINY, **changes}),
+        seed=0,
+        scratch=scratch,
+        validate=mean_return,
+        objective=lambda row: row["return"],
+        report=report,
+    )
+
+
+def test_it_begins_at_the_rule_and_gains_on_it_by_what_the_rule_does_not_look_at(tmp_path):
+    found = search(tmp_path / "honest")
+    rule = mean_return("heft")["return"]
+    assert found.curve[0]["return"] == pytest.approx(rule, rel=1e-4)
+    assert max(row["return"] for row in found.curve) > rule + 0.01 * abs(rule)
+    assert mean_return(found.scorer)["return"] == max(row["return"] for row in found.curve)
+    control = search(tmp_path / "control", shuffled=True)
+    assert max(row["return"] for row in control.curve) < max(row["return"] for row in found.curve)
+
+
+def test_a_search_that_was_stopped_ends_with_the_same_weights(tmp_path):
+    whole = search(tmp_path / "whole")
+
+    def stop(segment, _row):
+        if segment == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        search(tmp_path / "cut", report=stop)
+    resumed = search(tmp_path / "cut")
+    assert resumed.curve == whole.curve
+    for name, tensor in whole.scorer.state_dict().items():
+        assert (resumed.scorer.state_dict()[name] == tensor).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"start": [1.0]}, "1 start weights for 2 terms"),
+        ({"terms": [{"latte": 1.0}, {"cost": 1.0}]}, "latte"),
+        ({"hidden": 1}, "2 terms in a scorer of width 1"),
+        ({"terms": [], "start": []}, "terms"),
+    ],
+)
+def test_terms_that_cannot_be_are_refused(tmp_path, changes, said):
+    with pytest.raises(ConfigError, match=said):
+        search(tmp_path, **changes)
+
+
+def test_a_term_is_the_positive_part_of_a_form_in_the_features_own_units():
+    spec = problems.spec("workflow")
+    names = [feature.name for feature in spec.candidate], [feature.name for feature in spec.request]
+    candidates, request = np.zeros((1, 2, len(names[0])), np.float32), np.zeros((1, len(names[1])), np.float32)
+    candidates[0, :, names[0].index("late")] = 0.5, 3.0
+    request[0, names[1].index("slack")], request[0, names[1].index("parents")] = 1.0, 2.0
+    scorer = of_terms(spec, [{"late": 2.0, "slack": -1.0, "1": -0.5}, {"parents": 1.0}], np.array([-1.0, 0.25]), 4)
+    scores = TorchPolicy(scorer)(candidates, request, np.ones((1, 2), bool))
+    np.testing.assert_allclose(scores, [[0.5, -4.0]], rtol=1e-6)
