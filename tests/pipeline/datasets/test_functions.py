@@ -3,11 +3,13 @@
 from datetime import UTC, datetime
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from pipeline import windows
 from pipeline.datasets import functions
 from pipeline.errors import DataError
+from sched_env.tables import NodeTable
 from wire import closure
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
@@ -184,3 +186,16 @@ def test_origins_say_what_was_measured_estimated_and_assumed(folder, at):
     assert found["standard response"].estimated == 24, "by calls, not by pods"
     assert found["recorded node"].assumed_share == 1.0
     assert "request log" in found["calls"].needs
+
+
+@pytest.mark.parametrize(("kind", "ends"), [("Deployment", 50.0), ("CronJob", 60.0)])
+def test_a_deletion_is_moved_to_make_room_and_a_completion_is_not(kind, ends):
+    """A deletion is known to a scrape; a job that completed was there until then."""
+    rows = pd.DataFrame(
+        {
+            "begin_s": [10.0, 50.0], "end_s": [60.0, 500.0], "cpu": [3.0, 3.0], "mem": [1.0, 1.0], "home": [0, 0],
+            "held": [False, False], "owner_kind": [kind, "Deployment"],
+        }
+    )  # fmt: skip
+    nodes = NodeTable(("n",), *(np.array([size]) for size in (4.0, 8.0, 1.0, 1.0, 1.0)))
+    assert functions._made_room(rows, nodes)["end_s"].tolist() == [ends, 500.0]
