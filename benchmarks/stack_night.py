@@ -70,7 +70,8 @@ def truth(stack: QueueingCluster, clone: Path, recorded: dict[str, Any]) -> dict
 
 def replayed(work: Path, clone: Path) -> dict[str, Any]:
     """Every problem on the night's windows, kept one by one."""
-    folder, found = work / "problems", {}
+    folder = work / "problems"
+    found: dict[str, Any] = {}
     (folder / "data").mkdir(parents=True, exist_ok=True)
     if not (folder / paths.WINDOWS).exists():
         (folder / paths.WINDOWS).symlink_to((clone / paths.WINDOWS).resolve())
