@@ -231,6 +231,12 @@ def measured_nodes(kube: ControlPlane, logged: Path) -> None:
     )  # fmt: skip
 
 
+def as_runtime_log(text: str) -> str:
+    """Write lines as a container runtime keeps them, which is what a kubelet reads."""
+    at = time.strftime("%Y-%m-%dT%H:%M:%S.000000000Z", time.gmtime())
+    return "".join(f"{at} stdout F {line}\n" for line in text.splitlines())
+
+
 def run_containers(kube: ControlPlane, logged: Path, stopped: threading.Event) -> None:
     """Do what a kubelet would: run the program that the pod asks for, and say how it ended."""
     while not stopped.wait(0.2):
@@ -246,8 +252,10 @@ def run_containers(kube: ControlPlane, logged: Path, stopped: threading.Event) -
                 str(ROOT / "docker/workload.py"),
                 *container["args"],
             ]
-            with logged.open("wb") as log:
-                ran = subprocess.run(command, stdout=log, stderr=log, env=ONE_THREAD | env, timeout=300, check=False)
+            ran = subprocess.run(
+                command, capture_output=True, text=True, env=ONE_THREAD | env, timeout=300, check=False
+            )
+            logged.write_text(as_runtime_log(ran.stdout + ran.stderr))
             end = {"exitCode": ran.returncode, "finishedAt": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
             status = {
                 "phase": "Failed" if ran.returncode else "Succeeded",

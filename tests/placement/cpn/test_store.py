@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +10,7 @@ import pytest
 from placement.cpn.records import Attempt, Job
 from placement.cpn.states import LEGAL, STATES
 from placement.cpn.store import DeposedError, JobStore, StaleError, read_only
+from tests import servers
 from wire.errors import ConfigError
 
 
@@ -30,45 +27,8 @@ def an_attempt(job: str, number: int = 1) -> Attempt:
 
 @pytest.fixture(scope="module")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    initdb = shutil.which("initdb") or next(iter(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb"))), None)
-    if initdb is None:
-        pytest.skip("no PostgreSQL: initdb is not installed")
-    folder = tmp_path_factory.mktemp("postgres")
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    as_user = []
-    if subprocess.run(["id", "-u"], capture_output=True, text=True, check=True).stdout.strip() == "0":
-        if (
-            shutil.which("runuser") is None
-            or subprocess.run(["id", "postgres"], capture_output=True, check=False).returncode
-        ):
-            pytest.skip("PostgreSQL does not run as root, and there is no user postgres")
-        shutil.chown(folder, "postgres")
-        for parent in folder.parents:
-            if parent.owner() == "root" and parent != Path("/") and "pytest" in str(parent):
-                parent.chmod(0o755)
-        as_user = ["runuser", "-u", "postgres", "--"]
-    data = folder / "data"
-    made = subprocess.run([*as_user, initdb, "-D", data, "-A", "trust", "-U", "test"], capture_output=True, check=False)
-    if made.returncode:
-        pytest.skip(f"initdb: {made.stderr.decode()[-200:]}")
-    server = Path(initdb).with_name("postgres")
-    process = subprocess.Popen(
-        [*as_user, server, "-D", data, "-p", str(port), "-k", str(folder), "-c", "listen_addresses=127.0.0.1"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    url = f"postgresql+psycopg://test@127.0.0.1:{port}/postgres"
-    for _ in range(300):
-        with socket.socket() as one:
-            if one.connect_ex(("127.0.0.1", port)) == 0:
-                break
-        time.sleep(0.1)
-    time.sleep(0.5)
-    yield url
-    process.terminate()
-    process.wait(30)
+    with servers.postgres(tmp_path_factory.mktemp("postgres") / "pg", "jobs") as address:
+        yield f"postgresql+psycopg://{address}"
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
