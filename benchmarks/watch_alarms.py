@@ -70,7 +70,7 @@ def beyond(values: drift.Floats, known: drift.Reference, usual: load.Usual, begi
     :func:`check` holds it to what the watch itself does, look by look.
     """
     looks = np.arange(begin - begin % PER_LOOK, end, PER_LOOK)
-    now_s = looks * float(STEP_S)
+    now_s = looks.astype(np.float64) * STEP_S
     series = [str(name) for name in range(values.shape[1])]
     # The index of the last half hour.
     middle = now_s - drift.SLOT_S / 2
