@@ -67,6 +67,8 @@ class World:
     """Over ``expert.yaml``."""
     rules: Mapping[str, scenarios.Scenario]
     shown: tuple[str, ...]
+    few: bool = False
+    """Whether rules and segments are chosen on fewer episodes."""
 
     def starts(self, first: int, last: int, most: int) -> NDArray[np.int64]:
         """Spread episodes over rows; none reaches beyond the last row."""
@@ -129,6 +131,13 @@ def philly(data: Path) -> World:
                  ("mean_completion_s", "makespan_s", "oom"))  # fmt: skip
 
 
+def small(world: World) -> World:
+    """Cut the budget: one segment, few states, few episodes; the page says the settings that were used."""
+    states = max(int(world.settings["states"]) // 4, 100)
+    less = {**world.settings, "states": states, "segments": 1, "envs": 16, "epochs": 15}
+    return replace(world, settings=less, episodes=max(world.episodes // 2, 6), few=True)
+
+
 WORLDS: dict[str, Callable[[Path], World]] = {"vm": huawei, "pods": bitbrains, "functions": azure, "jobs": philly}
 
 
@@ -137,7 +146,7 @@ def case_of(world: World, night: int) -> Case:
     first, end = int(world.borders[0]), int(world.borders[night])
     cut = first + int(TRAINED * (end - first))
     train = scenarios.load(world.scenario, {"start_min": first, "start_max": max(cut - world.rows, first + 1)})
-    validation = world.part(cut, end, 32)
+    validation = world.part(cut, end, 12 if world.few else 32)
     return Case(world.problem, (train, world.trace), validation, {}, world.primary, {}, world.settings, "", {})
 
 
@@ -149,7 +158,9 @@ def a_night(world: World, night: int, seeds: int, kept: list[Any], frozen: list[
     def worth(part: Part, policy: Any) -> float:
         return better * float(judged(part, policy, [world.primary])[world.primary].mean())
 
-    before = world.part(int(world.borders[0]), int(world.borders[night]), RULE_STARTS)
+    before = world.part(
+        int(world.borders[0]), int(world.borders[night]), RULE_STARTS // 4 if world.few else RULE_STARTS
+    )
     by_rule = {rule: worth(before, rule) for rule in problems.get(world.problem).heuristics}
     best = max(by_rule, key=by_rule.__getitem__)
     trained = [taught(case, seed) for seed in range(seeds)]
@@ -258,6 +269,7 @@ def main() -> int:
     parser.add_argument("--problems", nargs="+", default=list(WORLDS), choices=tuple(WORLDS))
     parser.add_argument("--nights", type=int, default=NIGHTS)
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--small", action="store_true", help="a twelfth of the states, fewer episodes: to try it")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the public traces")
     parser.add_argument("--out", type=Path, help="folder for seven_nights.json and .md; other sections are kept")
     options = parser.parse_args()
@@ -269,6 +281,8 @@ def main() -> int:
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Go through the nights of one problem; what is known is written after each."""
     began, world = time.process_time(), WORLDS[name](options.data)
+    if options.small:
+        world = small(world)
     kept: list[Any] = []
     frozen: list[Scorer] = []
     found: dict[str, Any] = {

@@ -14,8 +14,10 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.watch import drift, load
 
@@ -29,9 +31,20 @@ WORLDS = {
     "workflow": {"series": 8, "rhythm": 0.5, "days": 0.15, "last": 0.90, "noise": 0.35},
     "jobs": {"series": 10, "rhythm": 0.2, "days": 0.20, "last": 0.98, "noise": 0.30},
 }
+PER_LOOK, PER_SLOT = load.STEP_S // STEP_S, drift.SLOT_S // STEP_S
+CHECKED = 20
+"""Looks a trial at which what is computed at once is held against the watch's own code."""
 SHIFTS_A_TRIAL = 4
 """Moments a trial at which each shift is tried."""
 SHIFTS = {"load x2": 2.0, "load x1.5": 1.5, "load x0.5": 0.5}
+
+
+class Beyond(NamedTuple):
+    """Looks, by the step at which they are made, and which were beyond their limits."""
+
+    looks: NDArray[np.int64]
+    psi: NDArray[np.bool_]
+    load: NDArray[np.bool_]
 
 
 def world(rng: np.random.Generator, spec: dict[str, float]) -> drift.Floats:
@@ -51,31 +64,72 @@ def world(rng: np.random.Generator, spec: dict[str, float]) -> drift.Floats:
     return (daily * weekend * day)[:, None] * level * np.exp(noise)
 
 
-def alarms(
-    values: drift.Floats, known: drift.Reference, usual: load.Usual, begin: int, end: int, *, first: bool = False
-) -> dict[str, list[int]]:
+def beyond(values: drift.Floats, known: drift.Reference, usual: load.Usual, begin: int, end: int) -> Beyond:
+    """Hold every look from step ``begin`` to ``end`` against its limits, all at once.
+
+    :func:`check` holds it to what the watch itself does, look by look.
+    """
+    looks = np.arange(begin - begin % PER_LOOK, end, PER_LOOK)
+    now_s = looks.astype(np.float64) * STEP_S
+    series = [str(name) for name in range(values.shape[1])]
+    # The index of the last half hour.
+    middle = now_s - drift.SLOT_S / 2
+    near = drift._at(np.asarray(known.profile), middle)
+    rows = looks[:, None] + np.arange(-PER_SLOT, 0)
+    relative = values[rows] / np.array([known.scales[name] for name in series]) / near[:, None, None]
+    edges = np.asarray(known.edges)
+    bins = np.searchsorted(edges, relative.reshape(len(looks), -1), side="right")
+    counts = np.zeros((len(looks), len(edges) + 1))
+    np.add.at(counts, (np.arange(len(looks))[:, None], bins), 1.0)
+    slot = (middle % drift.DAY_S // drift.SLOT_S).astype(int)
+    shares, limits = np.asarray(known.shares), np.asarray(known.limits)
+    ratios = [_psi(counts, shares[one]) / limits[one] for one in (slot, (slot + 1) % drift.SLOTS)]
+    # The load beside an hour ago.
+    first = looks[0] - load.SPAN_S // STEP_S
+    at = np.arange(first, looks[-1], dtype=np.float64) * STEP_S
+    table = {name: (at, values[first : looks[-1], place]) for place, name in enumerate(series)}
+    quarters = (looks[-1] - first) // PER_LOOK
+    levels = load._levels(table, usual.scales, first * float(STEP_S), quarters)
+    times = first * STEP_S + (np.arange(quarters) + 0.5) * load.STEP_S
+    steps = load._steps(levels - np.asarray(usual.profile)[(times % drift.DAY_S // load.STEP_S).astype(int)])
+    last = ((now_s - load.STEP_S / 2) % drift.DAY_S // load.STEP_S).astype(int)
+    most = np.maximum(np.asarray(usual.limits)[last], np.asarray(usual.limits)[last - 1])
+    return Beyond(looks, np.minimum(*ratios) > 1.0, np.abs(steps[-len(looks) :]) > most)
+
+
+def _psi(now: drift.Floats, then: drift.Floats) -> drift.Floats:
+    one, two = (
+        np.maximum(shares / np.maximum(shares.sum(axis=1, keepdims=True), 1e-12), drift.SMALLEST)
+        for shares in (now, then)
+    )
+    one, two = one / one.sum(axis=1, keepdims=True), two / two.sum(axis=1, keepdims=True)
+    return np.asarray(np.sum((one - two) * np.log(one / two), axis=1))
+
+
+def check(values: drift.Floats, known: drift.Reference, usual: load.Usual, found: Beyond, places: np.ndarray) -> None:
+    """Look as ``watch_live`` does at some of them."""
+    for place in places:
+        step = int(found.looks[place])
+        now_s, span = step * STEP_S, slice(step - load.SPAN_S // STEP_S, step)
+        at = np.arange(span.start, span.stop, dtype=np.float64) * STEP_S
+        index = drift.look(known, now_s, {str(n): one for n, one in enumerate(values[step - PER_SLOT : step].T)})
+        change = load.look(usual, now_s, {str(n): (at, one) for n, one in enumerate(values[span].T)})
+        assert index is not None
+        assert change is not None
+        assert (index.beyond, change.beyond) == (bool(found.psi[place]), bool(found.load[place])), step
+
+
+def alarms(found: Beyond) -> dict[str, list[int]]:
     """Steps at which an alarm begins, by what raised it: two looks in a row, then silence for a day."""
-    per_look, per_slot, per_span = (span // STEP_S for span in (load.STEP_S, drift.SLOT_S, load.SPAN_S))
-    found: dict[str, list[int]] = {"psi": [], "load": [], "both": []}
-    row, quiet = dict.fromkeys(found, 0), dict.fromkeys(found, 0)
-    for step in range(begin - begin % per_look, end, per_look):
-        now_s, seen_now = step * STEP_S, values[step - per_slot : step]
-        at = np.arange(step - per_span, step, dtype=np.float64) * STEP_S
-        index = drift.look(known, now_s, {str(name): seen_now[:, name] for name in range(seen_now.shape[1])})
-        change = load.look(
-            usual, now_s, {str(n): (at, values[step - per_span : step, n]) for n in range(values.shape[1])}
-        )
-        beyond = {"psi": index is not None and index.beyond, "load": change is not None and change.beyond}
-        for kind, is_beyond in beyond.items():
-            row[kind] = row[kind] + 1 if is_beyond else 0
-        row["both"] = max(row["psi"], row["load"])
-        for kind, steps in found.items():
-            if row[kind] >= drift.LOOKS and step >= quiet[kind]:
-                steps.append(step)
-                quiet[kind] = step + drift.DAY_S // STEP_S
-        if first and found["both"]:
-            break
-    return found
+    psi, change = (one[1:] & one[:-1] for one in (found.psi, found.load))
+    begun: dict[str, list[int]] = {}
+    for kind, twice in {"psi": psi, "load": change, "both": psi | change}.items():
+        begun[kind], quiet = [], 0
+        for step in found.looks[1:][twice].tolist():
+            if step >= quiet:
+                begun[kind].append(step)
+                quiet = step + drift.DAY_S // STEP_S
+    return begun
 
 
 def main() -> None:
@@ -97,13 +151,15 @@ def main() -> None:
             known, usual = drift.reference(series), load.learn(series)
             assert known is not None
             assert usual is not None
-            for kind, steps in alarms(values, known, usual, first, len(values)).items():
+            seen = beyond(values, known, usual, first, len(values))
+            check(values, known, usual, seen, rng.integers(0, len(seen.looks), CHECKED))
+            for kind, steps in alarms(seen).items():
                 false[kind] += len(steps)
             for name, factor in [*SHIFTS.items()] * SHIFTS_A_TRIAL:
                 shift = first + int(rng.integers(0, 20 * drift.DAY_S // STEP_S))
-                moved = values.copy()
+                moved = values[: shift + 2 * drift.DAY_S // STEP_S].copy()
                 moved[shift:] *= factor
-                found = alarms(moved, known, usual, shift, shift + 2 * drift.DAY_S // STEP_S, first=True)["both"]
+                found = alarms(beyond(moved, known, usual, shift, len(moved)))["both"]
                 delays[name].append((found[0] - shift) * STEP_S / 60 if found else None)
         rows[problem] = {
             "weeks": 4 * options.trials,
