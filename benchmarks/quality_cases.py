@@ -186,7 +186,7 @@ def workflow(data: Path, *, beta: float = 0.7) -> Case:
     )
 
 
-WORKFLOW_BETAS = (0.1, 0.3, 0.5, 0.7, 0.9)
+WORKFLOW_BETAS = (0.1, 0.3, 0.7)
 WORKFLOW_TERMS = [{"late": 1.0, "slack": -1.0}, {"cost": 1.0}, {"late": 1.0}, {"growth": 1.0}, {"run": 1.0}]
 THRIFTY = [-0.9, -0.1, -1e-6, 0.0, 0.0]
 """Where the search over weights of those terms begins: the rule ``thrifty``, the best on validation."""

@@ -191,7 +191,8 @@ def page(result: dict[str, Any]) -> str:
     """Lay the results out for people."""
     lines = ["# Pods: weights beside the price of a move", "", "Made by `python benchmarks/quality_pods.py --data "
              "../shared/data --out docs/results`. Against `best_single_move` on test traces, negative is better; 95 % "
-             f"intervals over blocks. {result['seeds']} seeds a search; {result['cpu_s'] / 60:.0f} minutes of CPU time, beside other work (load average {result['load_average']})."]  # fmt: skip
+             f"intervals over blocks. {result['seeds']} seeds a search; {result['cpu_s'] / 60:.0f} min of CPU time, "
+             f"beside other work (load average {result['load_average']})."]  # fmt: skip
     for title, entry in result.items():
         if not isinstance(entry, dict):
             continue
