@@ -233,4 +233,4 @@ RULES_OF_CARDS = ("fifo", "round_robin", "min_completion_time", "min_completion_
 PHILLY_SPEED_UP = 20.0
 """Philly had thousands of cards; on nine its arrivals are as dense as the cards can serve at about this."""
 
-CASES: dict[str, Callable[[Path], Case]] = {"functions": functions, "jobs": jobs, "workflow": workflow}
+CASES: dict[str, Callable[[Path], Case]] = {"functions": functions, "jobs": jobs}

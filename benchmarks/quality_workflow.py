@@ -34,7 +34,7 @@ from sched_env.vector import make_vec
 from sched_env.workflow.reclaim import reclaimed
 from wire.errors import run_cli
 
-SEEDS = 3
+SEEDS = 2
 METRICS = ["makespan_s", "cost_usd"]
 SEARCH = {"terms": WORKFLOW_TERMS, "start": THRIFTY, "hidden": 8, "envs": 48, "segments": 3, "generations": 4}
 Floats = NDArray[np.float64]
