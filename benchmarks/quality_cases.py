@@ -189,7 +189,7 @@ def workflow(data: Path, *, beta: float = 0.7) -> Case:
     )
 
 
-WORKFLOW_BETAS = (0.1, 0.3, 0.5, 0.7, 0.9)
+WORKFLOW_BETAS = (0.1, 0.3, 0.7)
 WORKFLOW_TERMS = [{"late": 1.0, "slack": -1.0}, {"cost": 1.0}, {"late": 1.0}, {"growth": 1.0}, {"run": 1.0}]
 THRIFTY = [-0.9, -0.1, -1e-6, 0.0, 0.0]
 """Where the search over weights of those terms begins: the rule ``thrifty``, the best on validation."""
@@ -236,4 +236,4 @@ RULES_OF_CARDS = ("fifo", "round_robin", "min_completion_time", "min_completion_
 PHILLY_SPEED_UP = 20.0
 """Philly had thousands of cards; on nine its arrivals are as dense as the cards can serve at about this."""
 
-CASES: dict[str, Callable[[Path], Case]] = {"functions": functions, "jobs": jobs, "workflow": workflow}
+CASES: dict[str, Callable[[Path], Case]] = {"functions": functions, "jobs": jobs}

@@ -34,7 +34,7 @@ from sched_env.vector import make_vec
 from sched_env.workflow.reclaim import reclaimed
 from wire.errors import run_cli
 
-SEEDS = 5
+SEEDS = 2
 METRICS = ["makespan_s", "cost_usd"]
 SEARCH = {"terms": WORKFLOW_TERMS, "start": THRIFTY, "hidden": 8, "envs": 48, "segments": 3, "generations": 4}
 Floats = NDArray[np.float64]
@@ -84,13 +84,13 @@ def measure(data: Path, seeds: int) -> dict[str, Any]:
     began = time.process_time()
     cases = {beta: workflow(data, beta=beta) for beta in WORKFLOW_BETAS}
     students = {beta: [searched(case, beta, seed) for seed in range(seeds)] for beta, case in cases.items()}
-    middle = WORKFLOW_BETAS[len(WORKFLOW_BETAS) // 2]
-    control = searched(cases[middle], middle, 0, shuffled=True)
+    thriftiest = WORKFLOW_BETAS[0]  # where most is to be found, so where luck would show
+    control = searched(cases[thriftiest], thriftiest, 0, shuffled=True)
     result: dict[str, Any] = {
         "curves": {str(beta): [each.curve for each in found] for beta, found in students.items()},
         "tests": {},
     }
-    case = cases[middle]
+    case = cases[thriftiest]
     for title, part in {"validation": case.validation, **case.tests}.items():
         heft, blocks = points(part, "heft"), part.blocks
         resampler = Resampler(np.zeros(blocks.size, np.intp), blocks, samples=SAMPLES, seed=BOOTSTRAP_SEED)

@@ -63,6 +63,7 @@ class TrainConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     validation_traces: int
     """Start points of the validation windows that choose among checkpoints, and among seeds at export."""
     expert: dict[str, Any] = {}
+    evolution: dict[str, Any] = {}
     maskable_ppo: dict[str, Any] = {}
     ppo: dict[str, Any] = {}
     a2c: dict[str, Any] = {}

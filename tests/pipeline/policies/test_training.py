@@ -55,6 +55,8 @@ TINY = {
             "hidden": 8},
     "expert": {"envs": 4, "segments": 4, "patience": 4, "decisions": 4, "states": 24, "epochs": 1, "batch": 16,
                "hidden": 8},
+    "evolution": {"envs": 4, "segments": 4, "generations": 1, "population": 4, "hidden": 4,
+                  "terms": [{"price": 1.0}, {"cpu_capacity": 1.0}], "start": [-1.0, 0.1]},
     "a2c": {"envs": 4, "segments": 4, "rollouts_per_segment": 2, "hidden": 8},
     "dqn": TINY_OFF_POLICY,
     "sac": TINY_OFF_POLICY,
@@ -86,7 +88,7 @@ def test_a_resumed_training_ends_with_the_same_bits(tiny_workload, tiny_ppo, tmp
     resumed = train(tiny_workload, tiny, tmp_path / "parts", algorithm=algorithm)
     assert same(resumed, whole)
     assert str(resumed.curve) == str(whole.curve)
-    part = "weights" if algorithm == "expert" else "model"
+    part = {"expert": "weights", "evolution": "mean"}.get(algorithm, "model")
     left = [torch.load(tmp_path / name / "checkpoint.pt", weights_only=True)[part] for name in ("whole", "parts")]
     assert str(left[0]) == str(left[1]), "optimisers and targets too, not only the best weights"
 
