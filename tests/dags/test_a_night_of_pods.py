@@ -125,9 +125,11 @@ def local(home, cluster):
         "LOADMASTER_PODS": str(home / "stages.yaml"),
         "LOADMASTER_PROBLEMS": ",".join(PROBLEMS),
         "AIRFLOW_CONN_KUBERNETES_DEFAULT": json.dumps(connection),
-        "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "120",
-        # The files do not change here, and the provider takes seconds to load.
-        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
+        "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "250",
+        # The files do not change here, and the provider takes seconds to load: on a machine with a load of 28 longer
+        # than the 50 s after which Airflow takes a file for broken and leaves its runs where they are.
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
+        "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "300",
     }
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         environment = servers.airflow_environment
