@@ -46,7 +46,7 @@ MARGIN = {"placed": 0.005, "cost_usd": 0.005, "wait_s": 0.02}
 Floats = NDArray[np.float64]
 REST = (("vm/fading", 5), ("vm/fading", 20), ("vm/recovering", 5), ("vm/recovering", 20))
 HOURS = ("vm/recovering-l", "vm/expanding")
-PLACEMENTS = 10_000
+PLACEMENTS = 4_000
 """Of an episode whose server hours are counted: everything is placed."""
 
 

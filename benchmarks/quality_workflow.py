@@ -135,7 +135,7 @@ def page(result: dict[str, Any]) -> str:
     lines = ["# Workflows: makespan and cost", "", "Made by `python benchmarks/quality_workflow.py --data "
              "../shared/data --out docs/results`; splits: `benchmarks/quality_cases.py`. WfInstances on four nodes; "
              "each figure is over HEFT's on the same workflow, 95 % intervals over whole blocks (one kind and size). "
-             f"{result['seeds']} seeds a search; {result['cpu_s'] / 60:.0f} minutes of CPU time in all, beside other "
+             f"{result['seeds']} seeds a search; judging took {result['cpu_s']:.0f} s of CPU time beside other "
              f"work (load average {result['load_average']})."]  # fmt: skip
     for title, found in result["tests"].items():
         lines += ["", f"## {title} ({found['workflows']} workflows, {found['blocks']} blocks)", "",
