@@ -8,6 +8,7 @@ TINY = {
     "envs": 4, "rollout_steps": 16, "segments": 1, "rollouts_per_segment": 1, "epochs": 1, "batch": 32, "hidden": 8,
     "teacher_steps": 8, "teacher_epochs": 1,
 }  # fmt: skip
+TINY_EXPERT = {"envs": 4, "segments": 1, "decisions": 4, "states": 16, "epochs": 1, "batch": 32, "hidden": 8}
 SHORTER = {
     "functions": {"horizon": 32},
     "vm": {"horizon": 64},
@@ -21,6 +22,6 @@ def tiny(problem: str) -> dict[str, dict[str, Any]]:
     """Return what to lay over a problem's parts of ``params.yaml``: section -> settings."""
     return {
         "workload": SHORTER.get(problem, {}),
-        "train": {"validation_traces": 4, "maskable_ppo": TINY},
+        "train": {"validation_traces": 4, "maskable_ppo": TINY, "expert": TINY_EXPERT},
         "evaluate": {"traces": 12, "block_seconds": 1800.0},
     }
