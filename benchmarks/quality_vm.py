@@ -43,7 +43,8 @@ SEARCH = {"terms": VM_TERMS, "start": NUMA_FIRST_FIT, "hidden": 16, "envs": 16, 
 QUEUE = {5: 870, 20: 5_000}
 """VMs from the start of one queue to that of the next; longer than nearly all."""
 MARGIN = {"placed": 0.005, "cost_usd": 0.005, "wait_s": 0.02}
-Floats, Ints = NDArray[np.float64], NDArray[np.int64]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 REST = (("vm/fading", 5), ("vm/fading", 20), ("vm/recovering", 5), ("vm/recovering", 20))
 HOURS = ("vm/recovering-l", "vm/expanding")
 PLACEMENTS = 4_000
