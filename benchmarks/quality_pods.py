@@ -64,7 +64,7 @@ class Episodes:
     def __init__(self, scenario: scenarios.Scenario, trace: Any, starts: NDArray[np.int64]) -> None:
         self.part = Part(scenario, trace, starts, np.arange(starts.size))
         self.env = make_vec(scenario, starts.size, 0, trace)
-        self.penalty = np.zeros(self.env.buffers.mask.shape)
+        self.penalty: Floats = np.zeros(self.env.buffers.mask.shape)
         self.names = [feature.name for feature in self.env.feature_spec.candidate]
         self.rule = self.run(None)
 
@@ -87,7 +87,7 @@ class Episodes:
         peak, p95, level = (
             np.maximum(column[f"cpu_{name}_after"], column[f"mem_{name}_after"]) for name in ("max", "p95", "mean")
         )
-        terms = (self.penalty * self.penalty.shape[1], peak, np.maximum(peak - 0.8, 0), np.maximum(p95 - 0.8, 0),
+        terms = (self.penalty * len(self.penalty[0]), peak, np.maximum(peak - 0.8, 0), np.maximum(p95 - 0.8, 0),
                  level, np.maximum(level - 0.6, 0), 1.0 - column["here"], column["cpu_change_after"],
                  column["mem_change_after"])  # fmt: skip
         return np.stack(terms, axis=-1)
@@ -161,7 +161,7 @@ def compared(found: list[Sheet], sets: list[Episodes], *, whole: bool) -> dict[s
 
 def measure(data: Path, seeds: int, traces: list[str]) -> dict[str, Any]:
     """Search and judge on each kind of trace."""
-    result = {}
+    result: dict[str, Any] = {}
     for title in traces:
         load, began = LOADS[title], time.process_time()
         if title == "generated":
@@ -170,9 +170,13 @@ def measure(data: Path, seeds: int, traces: list[str]) -> dict[str, Any]:
             train, validation, test = bitbrains(data, load)
         share = float(np.mean([each.rule["sla_violation_rate"].mean() for each in test]))
         found = [searched(train, validation, seed) for seed in range(seeds)]
-        whole, entry = title == "generated", {"load": load, "share": share, "curves": [each[2] for each in found]}
-        for place, name in ((0, "chosen on validation"), (1, "no choice")):
-            sheets = [[each.run(one[place]) for each in test] for one in found]
+        whole = title == "generated"
+        entry: dict[str, Any] = {"load": load, "share": share, "curves": [each[2] for each in found]}
+        for name, tried in (
+            ("chosen on validation", [one[0] for one in found]),
+            ("no choice", [one[1] for one in found]),
+        ):
+            sheets = [[each.run(weights) for each in test] for weights in tried]
             means = [
                 {name: np.mean([s[k][name] for s in sheets], axis=0) for name in METRICS} for k in range(len(test))
             ]

@@ -16,7 +16,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,9 @@ from sched_env.vector import make_vec
 from sched_env.workflow.reclaim import reclaimed
 from wire.errors import run_cli
 
+if TYPE_CHECKING:
+    from sched_env.workflow.vector import WorkflowVectorEnv
+
 SEEDS = 2
 METRICS = ["makespan_s", "cost_usd"]
 SEARCH = {"terms": WORKFLOW_TERMS, "start": THRIFTY, "hidden": 8, "envs": 48, "segments": 3, "generations": 4}
@@ -48,7 +51,7 @@ def points(part: Part, policy: Any) -> Floats:
 
 def reclaimed_points(part: Part, rule: str) -> Floats:
     """The same of a rule's plans with their slack reclaimed."""
-    env = make_vec(part.scenario, part.starts.size, 0, part.trace)
+    env = cast("WorkflowVectorEnv", make_vec(part.scenario, part.starts.size, 0, part.trace))
     choose = heuristics.batch(rule, env)
     env.reset(options={"starts": part.starts, "park": True})
     while env.buffers.active.any():
