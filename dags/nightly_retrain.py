@@ -64,7 +64,9 @@ OPTIONAL_DAY = {"type": ["null", "string"], "format": "date"}
 
 
 @dag(
-    schedule=CronTriggerTimetable("0 2 * * *", timezone="UTC", run_immediately=False),
+    # Not run_immediately=False: Airflow 3.3 then starts the last night where it was due up to 2.4 hours ago, and the
+    # run that somebody has just asked for waits behind it.
+    schedule=CronTriggerTimetable("0 2 * * *", timezone="UTC", run_immediately=timedelta(0)),
     catchup=False,
     max_active_runs=1,
     default_args={"retries": 2, "retry_delay": timedelta(seconds=30), "retry_exponential_backoff": True},

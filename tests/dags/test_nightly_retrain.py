@@ -33,6 +33,23 @@ def test_it_runs_at_two_one_at_a_time_and_never_catches_up(dag):
     assert dag.catchup is False
 
 
+@pytest.mark.parametrize("hour", [2, 4, 12])
+def test_a_night_that_was_due_before_anybody_started_airflow_is_not_made_up_for(dag, hour, monkeypatch):
+    import pendulum
+    from airflow.serialization.decoders import decode_timetable
+    from airflow.serialization.encoders import encode_timetable
+    from airflow.timetables import trigger
+    from airflow.timetables.base import TimeRestriction
+
+    now = pendulum.datetime(2026, 11, 18, hour, 1, tz="UTC")
+    monkeypatch.setattr(trigger, "utcnow", lambda: now)
+    asked = decode_timetable(json.loads(json.dumps(encode_timetable(dag.timetable))))
+    coming = asked.next_dagrun_info(
+        last_automated_data_interval=None, restriction=TimeRestriction(earliest=None, latest=None, catchup=False)
+    )
+    assert coming.run_after == pendulum.datetime(2026, 11, 19, 2, tz="UTC")
+
+
 def test_tasks_of_the_stages_have_the_names_of_the_stages(dag):
     stages = set(yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"])
     assert stages <= set(dag.task_ids)
