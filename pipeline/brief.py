@@ -57,7 +57,7 @@ def body(problem: str, report: dict[str, Any], links: Iterable[str] = (), live: 
     warnings = [str(text) for text in report.get("warnings") or ()]
     worse = [figure for figure in table if figure.worse]
     lines += [f"- ⚠ {prose(text)}" for text in warnings]
-    lines += [f"- ▲ worse than {prose(figure.reference)}: {prose(figure.words())}" for figure in worse]
+    lines += [f"- ▲ worse than {prose(figure.reference)}: {prose(_levels(figure))}" for figure in worse]
     if live:
         lines.append(f"- Live traffic: {prose(live)}")
     lines.append(f"- Way back: {_way_back(problem, report)}")
@@ -92,6 +92,11 @@ def _cell(figure: Figure) -> str:
         for value in (figure.better_by, figure.lower, figure.upper)
     )
     return f"{'▲ **worse**' if figure.worse else 'better'} by {middle} [{low}, {high}]"
+
+
+def _levels(figure: Figure) -> str:
+    levels = (wording.value(figure.metric, level) for level in (figure.challenger, figure.rival))
+    return f"{NAMES.get(figure.metric, figure.metric)} {' against '.join(levels)}"
 
 
 def _change(figure: Figure) -> str:
