@@ -99,6 +99,10 @@ def roll_back(
             "one to go back from",
             "python -m pipeline.verify_live --reconcile first, if the service was switched off",
         )
+    if said.digest == live.digest and not _is(said, live):
+        # Switched off and on again since (``loadmaster mode``): that is recorded, and nobody has gone back yet.
+        live = _record_flip(problem, url, said, approver=None, reason=f"{url} was left to the rule, and given back")
+        chain = Chain.open()
     if not _is(said, live):
         # Either an earlier attempt flipped and did not live to record it, or somebody else did: no second flip.
         if to is not None and not _begins(said.digest, to):
@@ -106,12 +110,12 @@ def roll_back(
         return _record_flip(problem, url, said, approver=approver, reason=reason, given=answer)
     if to is not None and _begins(live.digest, to):
         return live
-    if to is None and live.state == "rolled_back":
+    if to is None and live.state == "rolled_back" and live.digest != live.previous_digest:
         raise RegistryError(
             f"{problem} was rolled back already: {_describe_live(live)} is live (record {live.sequence})",
             fix=f"nothing was changed; --to {said.previous_digest} flips forward again",
         )
-    target = _once_live(chain, problem, to) if to is not None else said.previous_digest
+    target = _once_live(chain, problem, to) if to is not None else said.previous_digest or _before(chain, live)
     before = chain.approved(problem, target) if target else None
     if target is None or before is None:
         raise RegistryError(
@@ -127,6 +131,12 @@ def roll_back(
     if after is None or after.digest != target:
         raise PushError(f"{problem}: {url} reports {_describe(after)} after the rollback", target)
     return _record_flip(problem, url, after, approver=approver, reason=reason, given=answer)
+
+
+def _before(chain: Chain, live: PromotionRecord) -> str | None:
+    """Return what was live before a policy, of the records: a service that was switched off has forgotten it."""
+    others = [one.digest for one in chain.of(live.problem) if one.state in FLIPS and one.digest != live.digest]
+    return others[-1] if others else None
 
 
 def _once_live(chain: Chain, problem: str, to: str) -> str:

@@ -164,6 +164,20 @@ def test_one_command_goes_back_records_who_and_why_and_never_flips_twice(two_liv
     assert verify()[1] == []
 
 
+def test_a_policy_that_was_set_aside_and_given_back_can_still_be_gone_back_from(two_lives) -> None:
+    url, (first, second) = two_lives
+    switch_off(url)
+    roll_back(url, 4)
+    assert live_policy(url, "functions").digest == second
+    record = outcomes.roll_back("functions", url, approver="eve", reason="it was not the network")
+    assert (record.state, record.digest) == ("live", first)
+    assert live_policy(url, "functions").digest == first
+    given_back, asked = [one for one in Chain.open().of("functions") if one.sequence > 3 and one != record]
+    assert (given_back.digest, given_back.approver, given_back.counter) == (second, None, 4)
+    assert (asked.state, asked.digest, asked.approver) == ("approved", first, "eve"), "pushed again, by a person"
+    assert verify()[1] == []
+
+
 def test_a_rollback_killed_before_its_record_is_finished_by_the_same_command(two_lives, monkeypatch) -> None:
     url, (first, _) = two_lives
 

@@ -88,6 +88,7 @@ def running(tmp_path: Path) -> Iterator[Callable[..., Any]]:
         one.kill()
 
 
+@pytest.mark.soak
 def test_a_replica_goes_on_when_the_leader_is_killed_and_every_job_runs_exactly_once(
     kube: ControlPlane, running: Callable[..., Any], tmp_path: Path, recovery: Callable[[str, str, float], None]
 ) -> None:
@@ -157,6 +158,7 @@ def test_finished_jobs_become_profiles_that_the_fit_reads_and_a_report(
     assert "8 finished" in report
 
 
+@pytest.mark.soak
 def test_a_card_is_measured_by_a_benchmark_job_whose_log_comes_through_the_api_server(
     kube: ControlPlane, tmp_path: Path
 ) -> None:
