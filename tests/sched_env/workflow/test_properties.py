@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sched_env.tables import NodeTable
 from sched_env.vector import make_vec
 from sched_env.workflow.env import WorkflowEnv, WorkflowPlanEnv
+from sched_env.workflow.features import SPEC
 from sched_env.workflow.state import CPU, FINISH, FIRST, FLOW, MEM, NEXT, NODE, PRICE, SECONDS_PER_MB, START
 from sched_env.workflow.tables import Dag, Surroundings
 from wire.errors import InfeasibleActionError
@@ -90,7 +91,8 @@ def choose(env, style, rng):
     if style == "last":
         return mask.shape[1] - 1 - mask[:, ::-1].argmax(axis=1)
     if style == "latest":  # where it ends last: long waits and large gaps
-        return np.where(mask, env.buffers.candidates[:, :, 10], -1.0).argmax(axis=1)
+        late = [feature.name for feature in SPEC.candidate].index("late")
+        return np.where(mask, env.buffers.candidates[:, :, late], -1.0).argmax(axis=1)
     return np.where(mask, rng.random(mask.shape), -1.0).argmax(axis=1)
 
 
