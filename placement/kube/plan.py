@@ -2,7 +2,8 @@
 
 Pods of the hottest stressed node are offered, the largest request first, until it is no longer stressed; then the
 next node. Each decision sees the moves before it. What is not known is not moved and moves nobody: a pod whose use
-nobody measures is not offered, a node of which nothing is known takes none.
+nobody measures is not offered, a node of which nothing is known takes none. A move that would not have helped in the
+window just seen is not made, whoever wants it: where most nodes are hot, moving heats another one.
 """
 
 from __future__ import annotations
@@ -126,7 +127,9 @@ def make(
             break  # it will not have one for the next pod either
         plan.fallbacks += answer.fallback
         source = window.where(pod)
-        if answer.node != source:
+        if answer.node != source and window.saved(pod, answer.node, settings.threshold) < settings.least_saved:
+            plan.skipped["its move would have saved too little"] += 1
+        elif answer.node != source:
             plan.moves.append(Move(pod, source, answer.node, answer))
             by_workload[pod.workload] += 1
             window.move(pod, answer.node)
@@ -202,6 +205,16 @@ class _Window:
                 self._begun = name
                 return max(left, key=lambda pod: (float((_requests(pod) / self._capacity[row]).sum()), pod.key))
         return None
+
+    def saved(self, pod: Pod, target: str, threshold: float) -> int:
+        """Return at how many positions fewer the two nodes would have been above the threshold, had the pod moved."""
+        uid = pod.metadata.uid
+        series, rows = self._series[uid], [self._pods[uid][1], self._row[target]]
+        assert series is not None  # noqa: S101  (looked at before it was offered)
+        before = self._used[rows]
+        after = np.maximum(before + np.stack([-series, series]), 0.0)
+        above = threshold * ABOVE * self._capacity[rows][:, :, np.newaxis]
+        return int((before > above).any(axis=1).sum()) - int((after > above).any(axis=1).sum())
 
     def unknown(self, pod: Pod) -> str | None:
         return "its use is not known" if self._series[pod.metadata.uid] is None else None
