@@ -226,7 +226,7 @@ class _Window:
         limit = threshold * ABOVE * self._capacity[rows][:, :, np.newaxis]
         before = self._used[rows] / limit
         after = np.maximum(self._used[rows] + np.stack([-series, series]), 0.0) / limit
-        hot, still = (before > 1.0).any(axis=1), (after > 1.0).any(axis=1)  # [source and target, positions]
+        hot, still = before.max(axis=1) > 1.0, after.max(axis=1) > 1.0  # [source and target, positions]
         saved = int(hot.sum()) - int(still.sum())
         return saved >= least or (saved == 0 and bool(hot[0].all()) and float(after[1].max()) <= WELL_BELOW)
 

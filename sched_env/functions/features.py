@@ -287,7 +287,7 @@ def _effect(books: NDArray[np.float64], asked: Asked) -> tuple[NDArray[np.float6
 def terms(node: Mapping[str, Any], request: Mapping[str, float]) -> Terms:
     """Work out the placement's effect on every node; all fields must be there, see :func:`complete`."""
     effect, mask = _effect(_books(node), _asked(*(request[name] for name in REQUEST_FIELDS)))
-    return Terms(*effect, mask)
+    return Terms(effect[0], effect[1], effect[2], effect[3], effect[4], effect[5], mask)
 
 
 def complete(candidates: Mapping[str, Any], request: Mapping[str, float]) -> tuple[dict[str, Any], dict[str, float]]:
