@@ -36,12 +36,7 @@ from typing import Any
 import httpx
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
-
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.migrator_paper import (  # noqa: E402
+from migrator_paper import (
     BUDGET,
     CPU,
     CROWD_STEPS,
@@ -54,6 +49,11 @@ from benchmarks.migrator_paper import (  # noqa: E402
     scored_by,
     violations,
 )
+from numpy.typing import NDArray
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
 from placement.kube.clusters import connect, watch_cluster  # noqa: E402
 from placement.kube.config import ClusterSettings, MigratorSettings, PrometheusSettings  # noqa: E402
 from placement.kube.lease import Lease  # noqa: E402

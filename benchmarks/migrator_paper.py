@@ -5,10 +5,10 @@
 
 Each window the service's own planner (``placement.kube.plan``) is given pods and nodes with the use of that window;
 what it would move is elsewhere in the next. One workload in five has a PDB that lets nobody go, and what moved stays
-for three windows. First placement by chance. Loads are flash crowds: services are quiet, and then several times as busy for
-a heavy-tailed while, some of them together. Violations are positions of a window at which a node's cpu or memory is
-above 0.8 of its capacity. Seconds, so that settings can be chosen on loads that the live benchmark does not report. The
-last line is JSON.
+for three windows. First placement by chance. Loads are flash crowds: services are quiet, and then several times as
+busy for a heavy-tailed while, some of them together. Violations are positions of a window at which a node's cpu or
+memory is above 0.8 of its capacity. It takes seconds, so that settings can be chosen on loads that the live benchmark
+does not report. The last line is JSON.
 """
 
 from __future__ import annotations
