@@ -4,6 +4,7 @@
         --set rollout_steps=64 --set reward_scale=0.1 --set teacher=hottest_to_coolest --out /tmp/pods-policy
     KUBE_ASSETS=$(../shared/kube/unpack) python benchmarks/migrator_live.py --policy /tmp/pods-policy/policy.onnx
     … --seeds 1 2 3 4 5 --crowds long short     each seed with each load; without --policy the rule answers
+    … --least-saved 0                           without the guard against moves that would not have helped
 
 Real: etcd, kube-apiserver, kube-scheduler with our extender, the controllers of Deployments and PDBs, kwok as kubelet,
 the placement service with the policy live, the migrator with its placeholders and evictions. Played: what pods use, by
@@ -12,7 +13,9 @@ heavy-tailed while, some of them together; training's generator deals one even s
 of the model is one cycle; its 300 s are not waited for, and ages count accordingly. Violations are counted as the
 simulator counts them: positions of a window at which a node's cpu or memory is above 0.8 of its capacity.
 
-The simulator replays the same load from the same first placement, with the same policy. The last line is JSON.
+The simulator replays the same load from the same first placement, with the same policy; it has no guard
+(``least_saved``), PDBs or cool-down. ``on_paper`` is the planner itself without an API server (``migrator_paper.py``).
+The last line is JSON.
 """
 
 from __future__ import annotations
@@ -33,6 +36,19 @@ from typing import Any
 import httpx
 import msgspec
 import numpy as np
+from migrator_paper import (
+    BUDGET,
+    CPU,
+    CROWD_STEPS,
+    MEM_GIB,
+    POSITIONS,
+    THRESHOLD,
+    Crowds,
+    lets_nobody_go,
+    replay,
+    scored_by,
+    violations,
+)
 from numpy.typing import NDArray
 
 ROOT = Path(__file__).parents[1]
@@ -55,37 +71,10 @@ PLANE: Any = importlib.import_module("tests.placement.kube.control_plane")
 PLAYING: Any = importlib.import_module("tests.placement.kube.playing")
 
 GIB = 2.0**30
-POSITIONS, STEP_S = 21, 15
-CPU, MEM_GIB = 8.0, 32.0
+STEP_S = 15
 REQUEST_CPU, REQUEST_GIB = 0.5, 1.0
-THRESHOLD, BUDGET = 0.8, 0.05
-CROWD_STEPS = {"long": 40, "short": 4}
-"""The shortest crowd, of 15 s steps. long: ten minutes, half of them last longer than eighteen; short: one minute, half
-of them are over within two, before a migrator that looks every five minutes can do anything."""
 MIN_AGE_S = 8
 """Of a pod that may move: two to four cycles here, as 900 s are three windows."""
-
-
-class Crowds:
-    """What each pod of a workload uses: [workload, window, position], cores and GiB."""
-
-    def __init__(self, workloads: int, windows: int, seed: int, kind: str) -> None:
-        rng = np.random.default_rng(seed)
-        steps = windows * POSITIONS
-        quiet = rng.lognormal(np.log(0.35), 0.5, workloads)
-        peak = rng.uniform(2.0, 5.0, workloads)
-        busy = np.zeros((workloads, steps))
-        for _ in range(workloads * windows // 40):
-            start, length = int(rng.integers(steps)), int(min(CROWD_STEPS[kind] * (1 + rng.pareto(1.2)), steps))
-            crowd = rng.random(workloads) < rng.choice([1.5, 5.0]) / workloads  # alone, or together
-            busy[crowd, start : start + length] = 1.0
-        ramp = np.array([0.25, 0.5, 0.25])
-        busy = np.stack([np.convolve(row, ramp, "same") for row in busy])
-        noise = rng.gamma(20.0, 1 / 20.0, (workloads, steps))
-        cpu = quiet[:, None] * (1.0 + busy * (peak[:, None] - 1.0)) * noise
-        mem = rng.uniform(0.3, 0.9, workloads)[:, None] * (1.0 + 0.3 * busy)
-        self.cpu = cpu.reshape(workloads, windows, POSITIONS)
-        self.mem = mem.reshape(workloads, windows, POSITIONS)
 
 
 class Played:
@@ -125,15 +114,6 @@ def placement(kube: Any) -> dict[str, tuple[int, str]]:
         and one["spec"].get("nodeName")
         and not one["metadata"].get("deletionTimestamp")
     }
-
-
-def violations(where: dict[str, tuple[int, str]], crowds: Crowds, window: int) -> int:
-    """Count positions above the threshold, node by node."""
-    loads: dict[str, NDArray[np.float64]] = {}
-    for workload, node in where.values():
-        use = np.stack([crowds.cpu[workload, window] / CPU, crowds.mem[workload, window] / MEM_GIB])
-        loads[node] = loads.get(node, np.zeros((2, POSITIONS))) + use
-    return sum(int((load.max(axis=0) > THRESHOLD * (1 + 1e-9)).sum()) for load in loads.values())
 
 
 class Budgets(threading.Thread):
@@ -187,7 +167,7 @@ def live(options: argparse.Namespace, crowds: Crowds, folder: Path) -> dict[str,
             for index in range(options.workloads):
                 kube.add_deployment(f"w-{index}", 2, cpu="500m", memory="1Gi")
                 # One workload in five lets nobody go: its PDB wants both pods all the time.
-                demanded[index] = 2 if index % 5 == 4 else 1
+                demanded[index] = 2 if lets_nobody_go(index) else 1
                 kube.add_budget(f"w-{index}", min_available=demanded[index])
             kube.until(lambda: len(placement(kube)) == 2 * options.workloads, "the pods to be bound", 240)
             time.sleep(MIN_AGE_S + 1)
@@ -204,7 +184,8 @@ def live(options: argparse.Namespace, crowds: Crowds, folder: Path) -> dict[str,
             )
             cluster = ClusterSettings(kubeconfig=str(kube.kubeconfig), prometheus=prom)
             given = MigratorSettings(
-                "lab", apply=True, min_age_s=MIN_AGE_S, threshold=THRESHOLD, budget=BUDGET, retry_s=20
+                "lab", apply=True, min_age_s=MIN_AGE_S, threshold=THRESHOLD, budget=BUDGET, retry_s=20,
+                least_saved=options.least_saved,
             )  # fmt: skip
             api = connect("lab", cluster)
             watched = watch_cluster("lab", cluster, api)
@@ -303,6 +284,7 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=24)
     parser.add_argument("--seeds", type=int, nargs="+", default=[2026])
     parser.add_argument("--crowds", nargs="+", choices=list(CROWD_STEPS), default=["long"])
+    parser.add_argument("--least-saved", type=int, default=1, help="setting of the migrator; 0: no guard")
     parser.add_argument("--out", type=Path, help="folder for migrator_live.json")
     options = parser.parse_args()
     runs = []
@@ -316,6 +298,7 @@ def main() -> None:
         "pods": 2 * options.workloads,
         "windows": options.windows,
         "answered_by": "hottest_to_coolest" if options.policy is None else "policy",
+        "least_saved": options.least_saved,
         "falls": {kind: falls([run for run in runs if run["crowds"] == kind]) for kind in options.crowds},
         "runs": runs,
     }
@@ -330,7 +313,10 @@ def compared(options: argparse.Namespace, seed: int, kind: str) -> dict[str, Any
     before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         found = live(options, crowds, Path(folder))
-    trace = trace_of(found.pop("first"), crowds, options.windows, options.nodes)
+    first = found.pop("first")
+    trace = trace_of(first, crowds, options.windows, options.nodes)
+    ask = scored_by(options.policy)
+    paper = replay(first, crowds, options.windows, options.nodes, ask, options.least_saved)
     rules = {"no_migration": "no_migration", "hottest_to_coolest": "hottest_to_coolest"}
     if options.policy is not None:
         rules["policy"] = str(options.policy)
@@ -344,6 +330,7 @@ def compared(options: argparse.Namespace, seed: int, kind: str) -> dict[str, Any
         "live": found,
         "live_violations": {"no_migration": stay, "migrator": moved, "fall": round(1 - moved / max(stay, 1), 3)},
         "simulated": sims,
+        "on_paper": {"violations": paper[0], "moves": paper[1], "fall": round(1 - paper[0] / max(stay, 1), 3)},
         "simulated_fall": round(1 - asked / max(sims["no_migration"]["resource_violations"], 1), 3),
     }
 
@@ -359,6 +346,7 @@ def falls(runs: list[dict[str, Any]]) -> dict[str, Any]:
         "fall_of_the_sum": round(1 - totals["migrator"] / max(totals["no_migration"], 1), 3),
         "mean_fall": round(float(live_falls.mean()), 3),
         "interval_95": [round(float(edge), 3) for edge in np.percentile(drawn, [2.5, 97.5])],
+        "paper_mean_fall": round(float(np.mean([run["on_paper"]["fall"] for run in runs])), 3),
         "simulated_mean_fall": round(float(np.mean([run["simulated_fall"] for run in runs])), 3),
     }
 

@@ -2,8 +2,9 @@
 
     python benchmarks/scale.py [--nodes 100 1000 10000 100000] [--pods 10] [--out docs/results]
 
-For each number of nodes: time of a watch event, memory that the watched arrays and the objects behind them take, time
-to take a state, time of a decision (with the shortlist above its size); then many clusters of 100 nodes in one process.
+For each number of nodes: time of a watch event, and of a change right after a state was taken (which copies it), memory
+that the watched arrays and the objects behind them take, time to take a state, time of a decision (with the shortlist
+above its size); then many clusters of 100 nodes in one process.
 CPU time of one thread. Windows are measured by ``benchmarks/clean_speed.py``. The last line is JSON.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import os
 import platform
@@ -61,11 +63,12 @@ def filled(nodes: int, pods: int) -> Cluster:
     return cluster
 
 
-def timed(work: Any, least: int, seconds: float = 1.0) -> dict[str, float]:
+def timed(work: Any, least: int, seconds: float = 1.0, before: Any = lambda: None) -> dict[str, float]:
     work()
     spent: list[int] = []
     until = time.monotonic() + seconds
     while len(spent) < least or time.monotonic() < until:
+        before()
         started = time.thread_time_ns()
         work()
         spent.append(time.thread_time_ns() - started)
@@ -85,10 +88,16 @@ def measure(nodes: int, pods: int, decider: Decider) -> dict[str, Any]:
             cluster.put_pod(one)
 
     event = timed(many_events, 5, 0.5)["p50_us"] / len(events)
+    changes = itertools.cycle([pod(0, nodes), pod(1 + nodes, nodes)])
     return {
         "pods": nodes * pods,
         "resident_mib": round(held, 1),
         "event_us": round(event, 2),
+        "first_event_after_a_state": timed(
+            lambda: cluster.put_pod(msgspec.structs.replace(next(changes), metadata=events[0].metadata)),
+            20,
+            before=lambda: cluster.state("functions"),
+        ),
         "state": timed(lambda: cluster.state("functions"), 20),
         "decide": timed(lambda: decider.decide(cluster.state("functions"), [request], 5), 20),
     }

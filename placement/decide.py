@@ -9,7 +9,6 @@ stands, or, in one, awaits ``decide_beside``.
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -28,7 +27,7 @@ from placement.decision_log import Decided, DecisionLog
 from placement.errors import FallbackReason, PolicyFailedError
 from placement.live import LivePolicies
 from placement.metrics import Metrics
-from placement.ranking import best, fallback_scores, observe, ruled_out, stack
+from placement.ranking import all_finite, best, fallback_scores, observe, ruled_out, stack
 from placement.settings import Settings
 from placement.state import State, check_request
 from placement.watchdog import Watchdog
@@ -37,6 +36,9 @@ from sched_env.observation import Observation
 from wire.contracts.place import Explanation, Placement, PlacementRequest, Ranked
 
 Scores = NDArray[np.float32]
+
+_LOWEST = np.array(-np.inf, np.float32)
+_NONE: NDArray[np.floating] = np.empty(0)
 
 INLINE_ROWS = 2_048
 """Candidate rows scored on the event loop itself: half a millisecond of the largest network that passes the trial's
@@ -63,7 +65,7 @@ class _Call:
     arm: Arm
     defaulted: int
     placements: list[Placement] = field(default_factory=list)
-    scores: NDArray[np.floating] = field(default_factory=lambda: np.empty(0))
+    scores: NDArray[np.floating] = field(default_factory=lambda: _NONE)
 
     def take(self, ranked: list[tuple[Placement, NDArray[np.floating]]]) -> None:
         """Add a batch; only the last request's scores are kept, for adapters that ask one at a time."""
@@ -218,9 +220,9 @@ class Decider:
     def _usable(self, state: State, scores: Scores, mask: NDArray[np.bool_]) -> Scores | PolicyFailedError:
         """Look at one request's scores: NaN is a failure of the policy, a choice against the mask is counted."""
         # The scores of what is masked are finite too, unless a policy made them otherwise: then one looks closely.
-        if not math.isfinite(np.add.reduce(scores)) and not np.isfinite(scores[mask]).all():
+        if not all_finite(scores) and not np.isfinite(scores[mask]).all():
             return PolicyFailedError("nan", "the policy answered NaN")
-        if not mask[scores.argmax()] and mask.any():
+        if not mask.item(scores.argmax()) and mask.any():
             self._metrics.of(state.problem).vetoes.inc()
         return scores
 
@@ -251,7 +253,7 @@ class Decider:
             else:
                 scored = scores
             # The shield: whatever was scored, what is not feasible by our own check is never ranked.
-            values = np.where(mask, scored, -np.inf)
+            values = np.where(mask, scored, _LOWEST)
             ranked = best(state.names, values, min(feasible, max(top_k, 2)))
             reason += f"highest score of {feasible} feasible candidates (of {len(mask)})"
             if len(ranked) > 1:

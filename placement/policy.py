@@ -101,6 +101,7 @@ class _Bound:
     def __init__(self, session: Any, seen: Observation) -> None:
         onnxruntime = graph.runtime()
         self._seen = Observation(*(np.empty((1, *array.shape), array.dtype) for array in seen))
+        self._places = tuple(array[0] for array in self._seen)
         self._scores = np.empty((1, len(seen.mask)), np.float32)
         self._options = onnxruntime.RunOptions()
         self._io = session.io_binding()
@@ -113,8 +114,8 @@ class _Bound:
     def run(self, session: Any, seen: Observation, watchdog: Watchdog) -> FloatArray:
         options = self._options
         options.terminate = False
-        for place, array in zip(self._seen, seen, strict=True):
-            place[0] = array
+        for place, array in zip(self._places, seen, strict=True):
+            place[:] = array
         watchdog.begin(options)
         try:
             # The public method first reads a setting of the options by name, which takes as long as a small run.

@@ -15,8 +15,8 @@ from sched_env.observation import Observation
 from sched_env.problem import Build
 from wire.contracts.place import PlacementRequest, Ranked
 
-SORTED_WHOLE = 256
-"""Up to so many candidates sorting all of them costs less than looking for the best first."""
+SOUGHT_ONE_BY_ONE = 8
+"""Up to so many of the best are sought one after another, which costs less than sorting what nobody asked for."""
 
 
 def observe(state: State, request: PlacementRequest, build: Build) -> Observation:
@@ -24,13 +24,12 @@ def observe(state: State, request: PlacementRequest, build: Build) -> Observatio
     where = "the request"
     try:
         with np.errstate(all="ignore"):
-            steps = problems.get(state.problem).steps if state.prepared is not None else None
-            if steps is not None and build is problems.get(state.problem).build and request.function not in state.warm:
-                seen = steps.finish(state.prepared, request.fields)
+            known = problems.get(state.problem) if state.prepared is not None else None
+            if known is not None and build is known.build and known.steps and request.function not in state.warm:
+                seen = known.steps.finish(state.prepared, request.fields)
             else:
                 seen = build(state.columns_for(request), request.fields)
-            # One number that is not finite makes the sum so; a sum too large for float32 is looked at again below.
-            if math.isfinite(np.add.reduce(seen.candidates, axis=None)) and math.isfinite(np.add.reduce(seen.request)):
+            if all_finite(seen.candidates) and all_finite(seen.request):
                 return seen
     except ZeroDivisionError:
         pass  # a request's own fields are plain numbers: they raise where a column would hold infinity
@@ -42,6 +41,14 @@ def observe(state: State, request: PlacementRequest, build: Build) -> Observatio
             where = f"candidate {state.names[int(rows.argmin())]!r}"
     found = f"features of {where} for request {request.id!r} are not finite"
     raise PlaceRefusedError(422, found, "capacities and times above 0")
+
+
+def all_finite(array: NDArray[np.floating]) -> bool:
+    """Say whether no number is NaN or infinite: NaN is where both extremes are, and each infinity where one is.
+
+    A third of the time of a sum of a hundred, and no sum overflows.
+    """
+    return math.isfinite(array.item(array.argmax())) and math.isfinite(array.item(array.argmin()))
 
 
 def feature_hash(observation: Observation) -> str:
@@ -69,7 +76,15 @@ def fallback_scores(name: str, state: State, request: PlacementRequest, mask: ND
 
 def best(names: list[str], scores: NDArray[np.floating], count: int) -> list[Ranked]:
     """Return the best ``count`` candidates; equal scores keep the order of the candidates."""
-    if len(scores) <= SORTED_WHOLE or count >= len(scores) // 4:
+    if count <= SOUGHT_ONE_BY_ONE:
+        left, ranked = scores.copy(), []
+        for _ in range(count):
+            index = int(left.argmax())  # the first of equal ones
+            ranked.append(Ranked(names[index], left.item(index)))
+            left[index] = -np.inf
+        if ranked and ranked[-1].score > -np.inf:  # otherwise fewer than so many could be told from those taken
+            return ranked
+    if count >= len(scores) // 4:
         order = (-scores).argsort(kind="stable")[:count]
     else:
         least = np.partition(scores, len(scores) - count)[len(scores) - count]

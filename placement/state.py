@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import chain
 from operator import attrgetter, itemgetter
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,8 +28,7 @@ SHOWN_NAMES, SHOWN_CHARACTERS = 3, 60
 _name, _state = attrgetter("name"), attrgetter("state")
 
 
-@dataclass(frozen=True)
-class State:
+class State(msgspec.Struct, frozen=True, eq=False):
     """Candidates of one problem: names and one float64 column for each raw field."""
 
     problem: ProblemName
@@ -130,8 +129,8 @@ def _stated(problem: ProblemName, names: list[str], table: dict[str, NDArray[np.
 def check_request(problem: ProblemName, request: PlacementRequest) -> int:
     """Refuse unknown or impossible request fields; returns how many known ones are missing."""
     _, fields = known_fields(problem)
-    unknown = request.fields.keys() - fields.keys()
-    if unknown:
+    if not request.fields.keys() <= fields.keys():
+        unknown = request.fields.keys() - fields.keys()
         raise PlaceRefusedError(422, f"request {request.id!r} has unknown fields {_shown(unknown)}", legal(fields))
     for name, value in request.fields.items():
         if not _lowest(fields[name][1]) <= value < np.inf:

@@ -1,7 +1,7 @@
 """The nodes of a watched cluster as the decisions of one problem see them, kept from one decision to the next.
 
-A change of a node changes its row, here too, when it happens: what a decision finds is ready. It gets a copy, made
-only when something has changed since the last, so that what happens meanwhile does not change what it has seen.
+A change of a node changes its row, here too, when it happens: what a decision finds is ready. What a decision has been
+given is not changed any more: the first change after it is made in a copy, so that no decision waits for one.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class Kept:
         self._others = {name: np.broadcast_to(np.float64(default), size) for name, default in others.items()}
         self._other = {name: np.full(1, default) for name, default in others.items()}
         self._unknown = np.isnan(table[[row for row, _ in self._watched]]).sum(axis=0)
+        self._defaulted = int(self._unknown.sum()) + len(self._others) * size
         self._table = self._seen(table)
         self._steps = known.steps if size <= PREPARED_NODES else None
         self._prepared: Any = None
@@ -62,7 +63,9 @@ class Kept:
 
     def change(self, row: int, values: NDArray[np.float64]) -> None:
         """A node's watched values are others now."""
-        self._state = None
+        if self._state is not None:  # somebody decides by it
+            self._state, self._table = None, self._table.copy()
+            self._prepared = None if self._prepared is None else self._prepared.take()
         changed = self._seen(values[:, np.newaxis])
         self._table[:, row] = changed[:, 0]
         if self._steps is not None:
@@ -72,10 +75,8 @@ class Kept:
     def state(self) -> State:
         """Return all of them."""
         if self._state is None:
-            prepared = None if self._prepared is None else self._prepared.take()
-            columns = self._columns(self._table.copy(), self._others)
-            defaulted = int(self._unknown.sum()) + len(self._others) * len(self._names)
-            self._state = State(self._problem, self._names, columns, {}, defaulted, prepared)
+            columns = self._columns(self._table, self._others)
+            self._state = State(self._problem, self._names, columns, {}, self._defaulted, self._prepared)
         return self._state
 
     def take(self, names: list[str], rows: NDArray[np.intp]) -> State:

@@ -98,6 +98,10 @@ class MigratorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """In a cycle, however large the cluster is."""
     per_workload: Annotated[int, msgspec.Meta(ge=1)] = 1
     """Pods of one Deployment or StatefulSet that may move in a cycle."""
+    least_saved: Annotated[int, msgspec.Meta(ge=0)] = 1
+    """Samples above the threshold, on source and target together, that a move would have saved in the window just
+    seen; one that saves fewer is not made, unless its node is above it all the time and the target stays well below
+    (docs/results/migrator.md). 0: whatever the policy says."""
     min_age_s: Seconds = 900
     """Younger pods stay. A pod that was moved comes back as a new one, so this is its cool-down too, and it holds
     whoever leads: the API server keeps the time."""

@@ -185,12 +185,17 @@ class Nodes(NamedTuple):
 
 _COLUMN = {feature.name: column for column, feature in enumerate(SPEC.candidate)}
 _FROM_NODE = tuple((column, name) for name, column in _COLUMN.items() if name in STATE_FIELDS)
-_AFTER = slice(_COLUMN["cpu_after"], _COLUMN["disk_after"] + 1)
-_RESPONSE, _COST, _BILLED = _COLUMN["response_ratio"], _COLUMN["cost_change"], _COLUMN["billed"]
+_BILLED = _COLUMN["billed"]
+_EFFECT = slice(_COLUMN["cpu_after"], _COLUMN["cost_change"] + 1)
+"""What the request changes: the last six, in the order of ``Terms``."""
 _BOOKS = 14
 _TAKEN, _INVERSE, _ROOM = slice(0, 4), slice(4, 8), slice(8, 10)
 _CPU, _PRICE, _LEFT, _COLD = 10, 11, 12, 13
 _DEFAULTS = {name: default for name, (_, default) in REQUEST_FIELDS.items()}
+_ZERO, _ONE, _KNEE, _SPARE, _SLOWDOWN, _PRESSURE_SCALE = (
+    np.array(value) for value in (0.0, 1.0, MEMORY_KNEE, SPARE_CORES, MEMORY_SLOWDOWN, PRESSURE_SCALE)
+)
+"""As arrays: numpy takes as long to read a Python float as to add a hundred."""
 
 
 class Asked(NamedTuple):
@@ -199,9 +204,10 @@ class Asked(NamedTuple):
     amounts: NDArray[np.float64]
     """[4, 1]"""
     shares: tuple[float, float, float]
-    cold: float
-    span_s: float
-    inverse_span: float
+    computes_only: bool
+    cold: NDArray[np.float64]
+    span_s: NDArray[np.float64]
+    inverse_span: NDArray[np.float64]
     seen: NDArray[np.float32]
     """[R]: the request's side of the observation."""
 
@@ -214,12 +220,15 @@ def _asked(*values: float) -> Asked:
     span_s = asked["duration_s"] + asked["cooldown_s"]
     seen = np.array([asked[feature.name] for feature in SPEC.request], np.float32)
     seen.flags.writeable = False
+    shares = time_shares(asked["cpu"], asked["net"], asked["disk"])
+    cold = cold_ratio(asked["cold_start_s"], asked["duration_s"], asked["requests"], asked["response_s"])
     return Asked(
         np.array([[asked[resource]] for resource in RESOURCES]),
-        time_shares(asked["cpu"], asked["net"], asked["disk"]),
-        cold_ratio(asked["cold_start_s"], asked["duration_s"], asked["requests"], asked["response_s"]),
-        span_s,
-        1.0 / span_s,
+        shares,
+        shares[1] == 0.0 == shares[2],
+        np.array(cold),
+        np.array(span_s),
+        np.array(1.0 / span_s),
         seen,
     )
 
@@ -243,34 +252,42 @@ def _books(node: Mapping[str, Any]) -> NDArray[np.float64]:
     return books
 
 
-def _effect(books: NDArray[np.float64], asked: Asked) -> tuple[Any, Any, Any, Any]:
-    """Return the utilisation of the four resources [4, C], response ratio and cost change after it, and the mask.
+def _effect(books: NDArray[np.float64], asked: Asked) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return [6, C]: the utilisation of the four resources, response ratio and cost change after it; and the mask.
 
-    The four resources are worked out as one array: a live decision over a hundred nodes costs as much as the calls it
-    makes. The formulas are those of :func:`utilization_after`, :func:`fits` and ``contention.factors``, to the bit
-    (``tests/sched_env/functions/test_features.py``).
+    A live decision over a hundred nodes costs as much as the calls it makes: what can be is worked out as one array,
+    and numbers are arrays already. The formulas are those of :func:`utilization_after`, :func:`fits`,
+    :func:`cost_change` and ``contention.factors``, to the bit (``tests/sched_env/functions/test_features.py``).
     """
-    cpu_share, net_share, disk_share = asked.shares
+    effect, above = np.empty((6, books.shape[1])), np.empty((3, books.shape[1]))
     taken = books[_TAKEN] + asked.amounts
-    after = taken * books[_INVERSE]
+    np.multiply(taken, books[_INVERSE], out=effect[:4])
     fit = taken[:2] <= books[_ROOM]
-    if net_share == 0.0 == disk_share:  # the usual pod says nothing of them: then they take no part in its time
-        square = after[0] * after[0]
-        contended = 1.0 + square * square / (np.maximum(books[_CPU] - taken[0], 0.0) + SPARE_CORES)
-        pressure = np.maximum(after[1] - MEMORY_KNEE, 0.0) * PRESSURE_SCALE
-        contended *= 1.0 + MEMORY_SLOWDOWN * (pressure * pressure)
+    cpu_after = effect[0]
+    free, pressure, unpaid = above
+    np.subtract(books[_CPU], taken[0], out=free)
+    np.subtract(effect[1], _KNEE, out=pressure)
+    np.subtract(asked.span_s, books[_LEFT], out=unpaid)
+    np.maximum(above, _ZERO, out=above)
+    if asked.computes_only:  # the usual pod says nothing of network and disk: then they take no part in its time
+        square = cpu_after * cpu_after
+        contended = square * square / (free + _SPARE) + _ONE
+        pressure *= _PRESSURE_SCALE
+        contended *= _SLOWDOWN * (pressure * pressure) + _ONE
     else:
-        cpu_factor, net_factor, disk_factor = factors(after[0], books[_CPU] - taken[0], *after[1:])
+        cpu_share, net_share, disk_share = asked.shares
+        cpu_factor, net_factor, disk_factor = factors(cpu_after, books[_CPU] - taken[0], *effect[1:4])
         contended = cpu_share * cpu_factor + net_share * net_factor + disk_share * disk_factor
-    contended += books[_COLD] * asked.cold
-    cost = cost_change(books[_PRICE], books[_LEFT], asked.span_s, asked.inverse_span)
-    return after, contended, cost, fit[0] & fit[1]
+    np.add(contended, books[_COLD] * asked.cold, out=effect[4])
+    unpaid *= asked.inverse_span
+    np.multiply(books[_PRICE], unpaid, out=effect[5])
+    return effect, fit[0] & fit[1]
 
 
 def terms(node: Mapping[str, Any], request: Mapping[str, float]) -> Terms:
     """Work out the placement's effect on every node; all fields must be there, see :func:`complete`."""
-    after, response_ratio, cost, mask = _effect(_books(node), _asked(*(request[name] for name in REQUEST_FIELDS)))
-    return Terms(after[0], after[1], after[2], after[3], response_ratio, cost, mask)
+    effect, mask = _effect(_books(node), _asked(*(request[name] for name in REQUEST_FIELDS)))
+    return Terms(effect[0], effect[1], effect[2], effect[3], effect[4], effect[5], mask)
 
 
 def complete(candidates: Mapping[str, Any], request: Mapping[str, float]) -> tuple[dict[str, Any], dict[str, float]]:
@@ -303,8 +320,8 @@ def finish(nodes: Nodes, request: Mapping[str, float]) -> Observation:
 
 def _finished(nodes: Nodes, request: Mapping[str, float]) -> Observation:
     asked, seen = _asked(*_in_order({**_DEFAULTS, **request})), nodes.seen
-    after, seen[:, _RESPONSE], seen[:, _COST], mask = _effect(nodes.books, asked)
-    seen[:, _AFTER] = after.T
+    effect, mask = _effect(nodes.books, asked)
+    seen[:, _EFFECT] = effect.T
     return Observation(seen, asked.seen, mask)
 
 

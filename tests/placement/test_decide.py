@@ -18,7 +18,7 @@ from placement.decision_log import DecisionLog
 from placement.errors import PolicyFailedError
 from placement.metrics import Metrics
 from placement.policy import BOUND_SIZES, Policy, open_policy
-from placement.ranking import best, observe
+from placement.ranking import all_finite, best, observe
 from placement.settings import Settings
 from placement.state import State
 from placement.watchdog import Watchdog
@@ -137,6 +137,18 @@ def test_without_a_policy_and_at_the_deadline_the_heuristic_answers(deciding: An
         placed = deciding(policy)[0].decide(state(20), [REQUEST], 3).placements[0]
         assert placed.fallback
         assert len(placed.ranked) == 3
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_one_number_of_many_that_is_not_finite_is_found_wherever_it_is(wrong: float) -> None:
+    largest = float(np.finfo(np.float32).max)
+    for size in (1, 7, 100, 1300):
+        numbers = np.random.default_rng(size).choice([-largest, -1.0, 0.0, 2.0, largest], size).astype(np.float32)
+        assert all_finite(numbers)
+        for place in {0, size // 2, size - 1}:
+            broken = numbers.copy()
+            broken[place] = wrong
+            assert not all_finite(broken)
 
 
 def test_the_best_few_are_those_of_a_whole_stable_sort() -> None:

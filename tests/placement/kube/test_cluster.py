@@ -101,6 +101,26 @@ def test_the_columns_equal_a_rebuild_from_what_is_there(seed: int) -> None:
             assert state.columns["cpu_capacity"][row] == 4.0
 
 
+def test_a_decision_about_all_nodes_keeps_what_it_saw_and_the_next_sees_the_change() -> None:
+    cluster = Cluster("test")
+    for name in ("a", "b"):
+        cluster.put_node(node(name))
+    problem, request = problems.get("functions"), {"cpu": 0.5, "mem": 1.0}
+    states, expected = [], []
+    for index in range(3):
+        states.append(cluster.state("functions"))
+        expected.append(problem.build({name: one.copy() for name, one in states[-1].columns.items()}, request))
+        cluster.put_pod(pod(f"p{index}", "a"))
+    for state, before in zip(states, expected, strict=True):
+        assert problem.steps is not None
+        assert state.prepared is not None
+        for found in (problem.build(state.columns, request), problem.steps.finish(state.prepared, request)):
+            for one, other in zip(found, before, strict=True):
+                np.testing.assert_array_equal(one, other)
+    np.testing.assert_allclose([state.columns["cpu_deployed"][0] for state in states], [0.0, 0.1, 0.2])
+    assert cluster.state("functions") is cluster.state("functions")  # nothing happened in between
+
+
 def test_a_decision_keeps_its_state_while_the_cluster_changes() -> None:
     cluster = Cluster("test")
     for name in ("a", "b"):

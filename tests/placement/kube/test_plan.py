@@ -85,6 +85,39 @@ def test_pods_of_the_stressed_node_go_until_it_is_calm() -> None:
     assert sorted(move.target for move in found.moves) == ["b", "b", "c"], "each sees the moves before it"
 
 
+def test_a_move_that_would_only_have_heated_another_node_is_not_made_whoever_wants_it() -> None:
+    nodes, half = [node("a"), node("b")], POSITIONS // 2
+    pods = [pod("hot", "a"), pod("calm", "a"), pod("other", "b")]
+
+    class Uneven(Told):
+        def get(self, name: str, key: str) -> Any:
+            series = super().get(name, key)
+            if name.endswith("cpu") and key in ("shop/hot", "a"):
+                series[:half] = 0.1  # busy in the second half of the window only
+            return series
+
+    def found(other: float, **settings: Any) -> planning.Plan:
+        used = {"shop/hot": (3.0, 0.5), "shop/calm": (0.4, 0.5), "shop/other": (other, 0.5)}
+        return plan(nodes, pods, Uneven(used, {"a": (3.4, 1.0), "b": (other, 0.5)}), leave_calm, **settings)
+
+    def leave_calm(names: list[str], _: Any, request: Any) -> Answer:
+        return Answer("a" if request.id == "shop/calm" else "b", None, False, "")
+
+    assert [move.target for move in found(0.1).moves] == ["b"], "b takes it and stays cool"
+    heated = found(0.5)  # 3.5 of 4 cores: as many positions above the threshold on b as were on a
+    assert (heated.moves, heated.skipped["its move would not have helped"]) == ([], 1)
+    assert [move.target for move in found(0.5, least_saved=0).moves] == ["b"]
+
+
+def test_a_node_that_one_move_does_not_cool_gives_pods_to_nodes_that_stay_well_below() -> None:
+    pods = [pod(f"p{index}", "a") for index in range(6)]
+    told = used(pods, 0.9)  # 5.4 of 4 cores all the time
+    assert len(plan([node("a"), node("b"), node("c")], pods, told, budget=0.05).moves) == 1
+    warm = Told(told._pods, told._nodes | {"b": (2.0, 0.5), "c": (2.0, 0.5)})
+    found = plan([node("a"), node("b"), node("c")], pods, warm)  # 2.9 of 4 cores is below 3.2, but not by far
+    assert (found.moves, found.skipped["its move would not have helped"]) == ([], 6)
+
+
 def test_the_budget_and_the_workload_hold() -> None:
     pods = [pod(f"p{index}", "a", app="web") for index in range(6)]
     nodes = [node("a"), node("b"), node("c")]
