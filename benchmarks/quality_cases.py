@@ -60,11 +60,14 @@ class Case:
     shown: Mapping[str, float]
     """Further metrics -> the margin within which each must not be worse."""
     settings: Mapping[str, Any]
-    """Over ``expert.yaml``."""
-    other_base: str
-    """The control with another base rule."""
+    """Over the algorithm's file."""
+    other: tuple[str, Mapping[str, Any]]
+    """The control with another rule to begin at: its name, and what changes in the settings."""
     targets: Mapping[str, float]
     """Test -> least gain on the primary metric, as a share."""
+    algorithm: str = "expert"
+    within: bool = False
+    """Whether validation chooses within half of the margins above over the best rule, as a night does."""
 
 
 def _spread(first: int, last: int, count: int) -> NDArray[np.int64]:
@@ -93,7 +96,7 @@ def functions(data: Path, *, beta: float = 0.7, tests: int = 96) -> Case:
         "return",
         {"sla_violation_rate": 0.05, "cost_usd": 0.01},
         STUDENT_GOES_ON,
-        "least_allocated",
+        ("least_allocated", {"base": "least_allocated"}),
         {"10 nodes": 0.04, "23 nodes": 0.06},
     )
 
@@ -184,7 +187,7 @@ def workflow(data: Path, *, beta: float = 0.7) -> Case:
         "return",
         {"response_ratio": 0.0, "cost_ratio": 0.0},
         {"decisions": 3_000, "states": 8_000, "segments": 3, "base": "thrifty"},
-        "heft",
+        ("heft", {"base": "heft"}),
         {},
     )
 

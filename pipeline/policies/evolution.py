@@ -11,7 +11,7 @@ Whole episodes are compared, so no credit has to be assigned and nothing is gues
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -51,6 +51,9 @@ class EvolutionSettings(Common, frozen=True, kw_only=True, forbid_unknown_fields
     """Of the first draws: this share of a start weight, and of the mean size of all where that is smaller."""
     inertia: Rate
     """Share of mean and spread that stays from one generation to the next."""
+    beside: dict[str, float]
+    """Further metrics of the episodes -> weight. A draw is then worth what it gains on the start's return, as a share
+    of it, and the same of each of these times its weight: the return alone would be bought with what nobody sees."""
     shuffled: bool
     """The control: draws are ranked at random. Such a search must gain nothing."""
 
@@ -113,26 +116,32 @@ def _generation(
     """Draw, try all on the same episodes, and return the next mean and spread, and decisions taken."""
     half = rng.normal(size=(settings.population // 2, mean.size))
     draws = mean + spread * np.concatenate([half, -half])
-    episodes, found, steps = int(rng.integers(1 << 31)), [], 0.0
-    for each in draws:
+    episodes, steps, tried = int(rng.integers(1 << 31)), 0.0, []
+    judged = {"return": 1.0} | settings.beside
+    usual = [np.array(settings.start)] if settings.beside else []
+    for each in (*usual, *draws):
         policy = TorchPolicy(of_terms(env.feature_spec, settings.terms, each, settings.hidden))
-        worth, decisions = _tried(env, policy, episodes)
-        found.append(worth)
+        figures, decisions = _tried(env, policy, episodes, judged)
+        tried.append(figures)
         steps += decisions
-    order = rng.permutation(len(draws)) if settings.shuffled else np.argsort(-np.array(found), kind="stable")
+    worth = np.stack(tried)[:, 0]
+    if settings.beside:
+        shares = (np.stack(tried[1:]) - tried[0]) / np.abs(tried[0])
+        worth = shares @ np.array([env.problem.better(name) * weight for name, weight in judged.items()])
+    order = rng.permutation(len(draws)) if settings.shuffled else np.argsort(-worth, kind="stable")
     best = draws[order[: max(2, round(settings.elite * len(draws)))]]
     kept = settings.inertia
     return kept * mean + (1 - kept) * best.mean(axis=0), kept * spread + (1 - kept) * best.std(axis=0), steps
 
 
-def _tried(env: PlacementVectorEnv, policy: TorchPolicy, episodes: int) -> tuple[float, float]:
-    """Play the episodes that a seed draws to their ends; return the mean return, and decisions taken."""
+def _tried(env: PlacementVectorEnv, policy: TorchPolicy, episodes: int, metrics: Iterable[str]) -> tuple[Floats, float]:
+    """Play the episodes that a seed draws to their ends; return means of these metrics, and decisions taken."""
     env.reset(seed=episodes, options={"park": True})
     choose, steps = chooser(env, policy), 0.0
     while env.buffers.active.any():
         steps += float(env.buffers.active.sum())
         env.step(choose(None))
-    return float(env.buffers.metrics[:, env.METRICS.index("return")].mean()), steps
+    return env.buffers.metrics[:, [env.METRICS.index(name) for name in metrics]].mean(axis=0), steps
 
 
 def of_terms(spec: FeatureSpec, terms: Sequence[dict[str, float]], given: Floats, hidden: int) -> Scorer:

@@ -47,6 +47,14 @@ def test_it_begins_at_the_rule_and_gains_on_it_by_what_the_rule_does_not_look_at
     assert max(row["return"] for row in control.curve) < max(row["return"] for row in found.curve)
 
 
+def test_a_further_metric_is_weighed_against_the_return(tmp_path):
+    def bill(**changes):
+        given = TorchPolicy(search(tmp_path / str(changes), segments=1, **changes).scorer)
+        return np.mean([row["cost_usd"] for row in run_episodes("workflow/dag", given, np.arange(24), **SCENARIO)])
+
+    assert bill(beside={"cost_usd": 5.0}) < bill()
+
+
 def test_a_search_that_was_stopped_ends_with_the_same_weights(tmp_path):
     whole = search(tmp_path / "whole")
 
