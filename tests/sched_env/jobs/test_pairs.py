@@ -13,7 +13,9 @@ from sched_env.jobs import heuristics as job_rules
 from sched_env.jobs.state import ARRIVED, FINISHED, LEAST_ATTAINED, NONE, ORDER, SIZE, WAITING, Discipline
 from sched_env.rollout import run_episodes
 from sched_env.vector import make_vec
+from wire import bundle, sample_bundle
 from wire.errors import InfeasibleActionError
+from wire.policy import GraphPolicy
 
 from .test_properties import check
 
@@ -165,6 +167,18 @@ def test_a_question_about_one_job_and_its_cards_is_the_first_part_of_one_about_p
         assert not before.mask[cards:].any()
         assert np.isfinite(before.candidates).all()
         env.step(drawn(env, rng))
+
+
+def test_a_bundle_of_cards_is_played_as_the_controller_runs_it_where_pairs_are_chosen():
+    checked = bundle.check(sample_bundle.build(features.SPEC, seed=1, hidden=8), problems.spoken)
+    policy = GraphPolicy(checked.policy, "of cards", checked)
+    found = [
+        run_episodes("jobs/cpn", policy, [0, 40], **KEYS, **keys)
+        for keys in ({"choice": "pair", "queue_order": "shortest"}, {"reservation": "big"})
+    ]
+    for ours, theirs in zip(*found, strict=True):
+        ours.pop("decision_us"), theirs.pop("decision_us")
+        assert ours == theirs
 
 
 def test_choosing_the_pair_that_ends_first_beats_the_order_of_submission():
