@@ -193,10 +193,11 @@ def measure(case: Case, seeds: int) -> dict[str, Any]:
         }
         for name, student in (("shuffled futures", control), (f"base {other_name}", other)):
             entry[name] = compare(case, part, [judged(part, student.scorer, names)], theirs, names)[case.primary]
-        known = look_ahead(part, base, ahead, names)
-        few = Part(part.scenario, part.trace, part.starts[:: max(part.starts.size // LOOK_AHEAD_EPISODES, 1)]
-                   [:LOOK_AHEAD_EPISODES], np.arange(known[case.primary].size), part.rules)  # fmt: skip
-        entry["look-ahead"] = compare(case, few, [known], judged(few, best, names), names)[case.primary]
+        if part.ahead:
+            known = look_ahead(part, base, ahead, names)
+            few = Part(part.scenario, part.trace, part.starts[:: max(part.starts.size // LOOK_AHEAD_EPISODES, 1)]
+                       [:LOOK_AHEAD_EPISODES], np.arange(known[case.primary].size), part.rules)  # fmt: skip
+            entry["look-ahead"] = compare(case, few, [known], judged(few, best, names), names)[case.primary]
         result["tests"][title] = entry
         gain = entry[case.primary]
         say(f"{case.problem}, {title}: {_percent(gain['gain'])} {_interval(gain)}")
@@ -276,7 +277,7 @@ def page(results: dict[str, Any]) -> str:
                   "| --- | --- | --- | --- | --- |"]  # fmt: skip
         for title, entry in found["tests"].items():
             base = next(name for name in entry if name.startswith("base "))
-            cells = [f"{_percent(entry[name]['gain'])} {_interval(entry[name])}"
+            cells = [f"{_percent(entry[name]['gain'])} {_interval(entry[name])}" if name in entry else "not measured"
                      for name in ("look-ahead", "shuffled futures", base)]  # fmt: skip
             cells[2] += f" (`{base.removeprefix('base ')}`)"
             lines.append(f"| {title} | {' | '.join(cells)} | {_percent(float(np.mean(found['promised'])))} |")
