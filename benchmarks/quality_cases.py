@@ -224,11 +224,11 @@ def _like(dag: Dag, seed: int) -> Dag:
 JOBS_TERMS = [
     {"completion_s": 1 / 600}, {"wait": 50.0},
     {"delay_s": 1 / 40}, {"alone_s": 1 / 80}, {"shared_s": 1 / 80}, {"busy_s": 1 / 80}, {"transfer_s": 1 / 80},
-    {"gpu_mem": 1 / 2}, {"gpu_mem_after": 1 / 2}, {"jobs": 2.5}, {"best_s": 1 / 80}, {"waited_s": 1 / 80}, {"slot": 1.0},
-    {"estimate_s": 1 / 80, "best_s": -1 / 80}, {"cpu": 1.0}, {"estimate_s": 1 / 80}, {"harm_s": 1 / 40},
+    {"gpu_mem": 1 / 2}, {"gpu_mem_after": 1 / 2}, {"jobs": 2.5}, {"best_s": 1 / 80}, {"waited_s": 1 / 80},
+    {"slot": 1.0}, {"estimate_s": 1 / 80, "best_s": -1 / 80}, {"cpu": 1.0}, {"estimate_s": 1 / 80}, {"harm_s": 1 / 40},
 ]  # fmt: skip
-"""What a pair would be: its end, what it does to those on the card, the job, the card, how long it has waited. Those that
-the rules below do not look at are written larger, because the first draws of their weights are small."""
+"""What a pair would be: its end, what it does to those on the card, the job, the card, how long it has waited. Those
+that the rules below do not look at are written larger, because the first draws of their weights are small."""
 MIN_MIN = [-1.0, -1.0, *[0.0] * 15]
 SHORTEST_FIRST = [-0.1, -1.0, *[0.0] * 10, -1.0, *[0.0] * 4]
 """Where the search begins, and where its control does: the pair that ends first; the first in line where it ends first.
