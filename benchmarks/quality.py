@@ -18,6 +18,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,6 @@ from wire.errors import run_cli
 
 SEEDS = 5
 SAMPLES, BOOTSTRAP_SEED = 10_000, 20
-LOOK_AHEAD_EPISODES = 24
-"""Of each test set: looking ahead at every decision is what a policy saves."""
 TO_THE_END = 1_000
 """Decisions that a look-ahead takes where the algorithm has no trials of its own: more than an episode has."""
 HEADROOM = 0.5
@@ -64,9 +63,8 @@ def judged(part: Part, policy: Any, metrics: list[str]) -> Figures:
 
 def look_ahead(part: Part, base: str, decisions: int, metrics: list[str]) -> Figures:
     """Try every candidate at every decision and take the best, the future being known."""
-    starts = part.starts[:: max(part.starts.size // LOOK_AHEAD_EPISODES, 1)][:LOOK_AHEAD_EPISODES]
-    env = make_vec(part.scenario, starts.size, 0, part.trace)
-    env.reset(options={"starts": starts, "park": True})
+    env = make_vec(part.scenario, part.starts.size, 0, part.trace)
+    env.reset(options={"starts": part.starts, "park": True})
     trials = Trials(env, base, decisions)
     while env.buffers.active.any():
         rows = np.flatnonzero(env.buffers.active)
@@ -194,9 +192,9 @@ def measure(case: Case, seeds: int) -> dict[str, Any]:
         for name, student in (("shuffled futures", control), (f"base {other_name}", other)):
             entry[name] = compare(case, part, [judged(part, student.scorer, names)], theirs, names)[case.primary]
         if part.ahead:
-            known = look_ahead(part, base, ahead, names)
-            few = Part(part.scenario, part.trace, part.starts[:: max(part.starts.size // LOOK_AHEAD_EPISODES, 1)]
-                       [:LOOK_AHEAD_EPISODES], np.arange(known[case.primary].size), part.rules)  # fmt: skip
+            starts = part.starts[:: max(part.starts.size // part.ahead, 1)][: part.ahead]
+            few = replace(part, starts=starts, blocks=np.arange(starts.size))
+            known = look_ahead(few, base, ahead, names)
             entry["look-ahead"] = compare(case, few, [known], judged(few, best, names), names)[case.primary]
         result["tests"][title] = entry
         gain = entry[case.primary]

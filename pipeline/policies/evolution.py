@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from pipeline.policies import checkpoint
 from pipeline.policies.checkpoint import CHECKPOINT_FILE, Row, Trained, drawn, weights
-from pipeline.policies.scorer import Scorer, TorchPolicy
+from pipeline.policies.scorer import CLIP, Scorer
 from pipeline.policies.settings import Common, Positive, Rate
 from sched_env.rollout import chooser
 from sched_env.vector import PlacementVectorEnv
@@ -30,6 +30,8 @@ from wire.contracts.feature_spec import FeatureSpec
 from wire.errors import ConfigError, legal
 
 Floats = NDArray[np.float64]
+Matrix = NDArray[np.float32]
+Score = Callable[[Matrix, Matrix, NDArray[np.bool_]], Matrix]
 CONSTANT = "1"
 """Stands for 1 in a term."""
 
@@ -120,8 +122,7 @@ def _generation(
     judged = {"return": 1.0} | settings.beside
     usual = [np.array(settings.start)] if settings.beside else []
     for each in (*usual, *draws):
-        policy = TorchPolicy(of_terms(env.feature_spec, settings.terms, each, settings.hidden))
-        figures, decisions = _tried(env, policy, episodes, judged)
+        figures, decisions = _tried(env, of_features(env.feature_spec, settings.terms, each), episodes, judged)
         tried.append(figures)
         steps += decisions
     worth = np.stack(tried)[:, 0]
@@ -134,7 +135,7 @@ def _generation(
     return kept * mean + (1 - kept) * best.mean(axis=0), kept * spread + (1 - kept) * best.std(axis=0), steps
 
 
-def _tried(env: PlacementVectorEnv, policy: TorchPolicy, episodes: int, metrics: Iterable[str]) -> tuple[Floats, float]:
+def _tried(env: PlacementVectorEnv, policy: Score, episodes: int, metrics: Iterable[str]) -> tuple[Floats, float]:
     """Play the episodes that a seed draws to their ends; return means of these metrics, and decisions taken."""
     env.reset(seed=episodes, options={"park": True})
     choose, steps = chooser(env, policy), 0.0
@@ -142,6 +143,45 @@ def _tried(env: PlacementVectorEnv, policy: TorchPolicy, episodes: int, metrics:
         steps += float(env.buffers.active.sum())
         env.step(choose(None))
     return env.buffers.metrics[:, [env.METRICS.index(name) for name in metrics]].mean(axis=0), steps
+
+
+def _placed(spec: FeatureSpec, terms: Sequence[dict[str, float]]) -> tuple[Matrix, Matrix, Matrix]:
+    """Return the factors [T, F] of candidate features and [T, R] of the request's, in units of their scales, and [T].
+
+    Raises:
+        ConfigError: When a term names no feature.
+    """
+    sides = [{feature.name: (place, feature.scale) for place, feature in enumerate(side)}
+             for side in (spec.candidate, spec.request)]  # fmt: skip
+    factors = [np.zeros((len(terms), len(side)), np.float32) for side in sides]
+    constant = np.zeros(len(terms), np.float32)
+    for number, term in enumerate(terms):
+        for name, factor in term.items():
+            if name == CONSTANT:
+                constant[number] = factor
+                continue
+            known = next((one for one in range(2) if name in sides[one]), None)
+            if known is None:
+                raise ConfigError(f"term {number} names {name!r}", legal([CONSTANT, *sides[0], *sides[1]]))
+            place, scale = sides[known][name]
+            factors[known][number, place] = factor * scale
+    return factors[0], factors[1], constant
+
+
+def of_features(spec: FeatureSpec, terms: Sequence[dict[str, float]], given: Floats) -> Score:
+    """Return the scores of :func:`of_terms`, of feasible candidates alone and without a network: for many draws."""
+    rows, shared, constant = _placed(spec, terms)
+    scale, asked = (np.array([f.scale for f in side], np.float32) for side in (spec.candidate, spec.request))
+    weight = given.astype(np.float32)
+
+    def score(candidates: Matrix, request: Matrix, mask: NDArray[np.bool_]) -> Matrix:
+        scores = np.full(mask.shape, -np.inf, np.float32)
+        of_all = (request / asked).clip(-CLIP, CLIP) @ shared.T + constant
+        own = (candidates[mask] / scale).clip(-CLIP, CLIP) @ rows.T + of_all[np.nonzero(mask)[0]]
+        scores[mask] = np.maximum(own, 0.0) @ weight
+        return scores
+
+    return score
 
 
 def of_terms(spec: FeatureSpec, terms: Sequence[dict[str, float]], given: Floats, hidden: int) -> Scorer:
@@ -152,24 +192,14 @@ def of_terms(spec: FeatureSpec, terms: Sequence[dict[str, float]], given: Floats
     """
     if len(terms) > hidden:
         raise ConfigError(f"{len(terms)} terms in a scorer of width {hidden}", "hidden at least as many")
-    candidate = {feature.name: place for place, feature in enumerate(spec.candidate)}
-    request = {feature.name: place for place, feature in enumerate(spec.request)}
-    scorer = Scorer(spec, hidden)
+    rows, shared, constant = (torch.from_numpy(each) for each in _placed(spec, terms))
+    scorer, count = Scorer(spec, hidden), len(terms)
     with torch.no_grad():
         for parameter in scorer.parameters():
             parameter.zero_()
         first, unit = scorer.encode_features, torch.eye(hidden)
-        for place, term in enumerate(terms):
-            for name, factor in term.items():
-                if name == CONSTANT:
-                    first.shared.bias[place] = factor
-                elif name in candidate:
-                    first.rows.weight[place, candidate[name]] = factor * spec.candidate[candidate[name]].scale
-                elif name in request:
-                    first.shared.weight[place, request[name]] = factor * spec.request[request[name]].scale
-                else:
-                    raise ConfigError(f"term {place} names {name!r}", legal([CONSTANT, *candidate, *request]))
+        first.rows.weight[:count], first.shared.weight[:count], first.shared.bias[:count] = rows, shared, constant
         scorer.encode_hidden.weight.copy_(unit)
         scorer.score_hidden.rows.weight.copy_(unit)
-        scorer.score_head.weight[0, : len(terms)] = torch.from_numpy(given).float()
+        scorer.score_head.weight[0, :count] = torch.from_numpy(given).float()
     return scorer
