@@ -233,7 +233,7 @@ MIN_MIN = [-1.0, -1.0, *[0.0] * 15]
 SHORTEST_FIRST = [-0.1, -1.0, *[0.0] * 10, -1.0, *[0.0] * 4]
 """Where the search begins, and where its control does: the pair that ends first; the first in line where it ends first.
 To wait comes last in both."""
-JOBS_SEARCH = {"terms": JOBS_TERMS, "start": MIN_MIN, "hidden": 24, "envs": 32, "segments": 5, "generations": 5,
+JOBS_SEARCH = {"terms": JOBS_TERMS, "start": MIN_MIN, "hidden": 24, "envs": 32, "segments": 3, "generations": 5,
                "population": 20, "spread": 0.2, "beside": {"makespan_s": 0.1}}  # fmt: skip
 
 VM_TRAIN, VM_VALIDATION, VM_TEST = 50_000, 70_000, 110_000
