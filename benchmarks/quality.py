@@ -188,6 +188,7 @@ def measure(case: Case, seeds: int) -> dict[str, Any]:
         entry["rules"] = {
             rule: {name: float(value.mean()) for name, value in judged(part, rule, names).items()}
             for rule in problem.heuristics
+            if rule not in rules.REMEMBER  # drawn at random, or a linear program for each decision
         }
         for name, student in (("shuffled futures", control), (f"base {other_name}", other)):
             entry[name] = compare(case, part, [judged(part, student.scorer, names)], theirs, names)[case.primary]
