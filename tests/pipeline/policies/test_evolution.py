@@ -22,7 +22,7 @@ TINY = {"envs": 16, "segments": 2, "generations": 3, "population": 8, "hidden": 
 def mean_return(policy):
     given = TorchPolicy(policy) if isinstance(policy, Scorer) else policy
     rows = run_episodes("workflow/dag", given, np.arange(24), **SCENARIO)
-    return {"return": float(np.mean([row["return"] for row in rows]))}
+    return {name: float(np.mean([row[name] for row in rows])) for name in ("return", "cost_usd")}
 
 
 def search(scratch, report=lambda *_: None, **changes):
@@ -50,8 +50,7 @@ def test_it_begins_at_the_rule_and_gains_on_it_by_what_the_rule_does_not_look_at
 
 def test_a_further_metric_is_weighed_against_the_return(tmp_path):
     def bill(**changes):
-        given = TorchPolicy(search(tmp_path / str(changes), segments=1, **changes).scorer)
-        return np.mean([row["cost_usd"] for row in run_episodes("workflow/dag", given, np.arange(24), **SCENARIO)])
+        return search(tmp_path / str(changes), segments=1, **changes).curve[-1]["cost_usd"]
 
     assert bill(beside={"cost_usd": 5.0}) < bill()
 
