@@ -18,6 +18,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,10 @@ from wire.errors import run_cli
 
 SEEDS = 5
 SAMPLES, BOOTSTRAP_SEED = 10_000, 20
-LOOK_AHEAD_EPISODES = 24
-"""Of each test set: looking ahead at every decision is what a policy saves."""
+TO_THE_END = 1_000
+"""Decisions that a look-ahead takes where the algorithm has no trials of its own: more than an episode has."""
+HEADROOM = 0.5
+"""Share of a margin that may be used on validation, as in a night (``pipeline.train``)."""
 BETAS, FRONT = (0.1, 0.3, 0.5, 0.7, 0.9), ("cost_usd", "response_ratio")
 FRONT_SETTINGS = {"segments": 1, "states": 8_000, "epochs": 30}
 """A short training for each weight: what can be had at all, not the best of it."""
@@ -60,9 +63,8 @@ def judged(part: Part, policy: Any, metrics: list[str]) -> Figures:
 
 def look_ahead(part: Part, base: str, decisions: int, metrics: list[str]) -> Figures:
     """Try every candidate at every decision and take the best, the future being known."""
-    starts = part.starts[:: max(part.starts.size // LOOK_AHEAD_EPISODES, 1)][:LOOK_AHEAD_EPISODES]
-    env = make_vec(part.scenario, starts.size, 0, part.trace)
-    env.reset(options={"starts": starts, "park": True})
+    env = make_vec(part.scenario, part.starts.size, 0, part.trace)
+    env.reset(options={"starts": part.starts, "park": True})
     trials = Trials(env, base, decisions)
     while env.buffers.active.any():
         rows = np.flatnonzero(env.buffers.active)
@@ -94,16 +96,21 @@ def compare(case: Case, part: Part, ours: list[Figures], theirs: Figures, names:
     return found
 
 
-def taught(case: Case, seed: int, **changes: Any) -> tuple[Trained, float]:
-    """Train once; returns CPU seconds too."""
+def taught(case: Case, seed: int, limits: Row | None = None, **changes: Any) -> tuple[Trained, float]:
+    """Train once, the best within the limits being chosen; returns CPU seconds too."""
+    limits = limits or {}
     scenario, trace = case.train
     better = problems.get(case.problem).better(case.primary)
 
     def validate(policy: Scorer | str) -> Row:
-        found = judged(case.validation, policy, [case.primary])
-        return {case.primary: float(found[case.primary].mean())}
+        found = judged(case.validation, policy, [case.primary, *limits])
+        return {name: float(found[name].mean()) for name in found}
 
-    settings = algorithms.settings("expert", ("quality_cases.py", case.settings), **changes)
+    def objective(row: Row) -> float:
+        beyond = sum(max(row[name] / most - 1.0, 0.0) / case.shown[name] for name, most in limits.items())
+        return better * row[case.primary] - beyond * abs(row[case.primary])
+
+    settings = algorithms.settings(case.algorithm, ("quality_cases.py", case.settings), **changes)
     scratch = folder(case, settings, seed)
     spent = scratch / "cpu_s.json"
     before, began = float(json.loads(spent.read_text())) if spent.exists() else 0.0, time.process_time()
@@ -115,12 +122,12 @@ def taught(case: Case, seed: int, **changes: Any) -> tuple[Trained, float]:
 
     trained = train(
         lambda count: make_vec(scenario, count, seed, trace, copy=True),
-        "expert",
+        case.algorithm,
         settings,
         seed=seed,
         scratch=scratch,
         validate=validate,
-        objective=lambda row: better * row[case.primary],
+        objective=objective,
         report=report,
     )
     return trained, float(json.loads(spent.read_text()))
@@ -151,11 +158,17 @@ def measure(case: Case, seeds: int) -> dict[str, Any]:
         lambda row: better * row[case.primary],
     )
     say(f"{case.problem}: best rule on validation {best} ({better * bar:.6g})")
-    settings = algorithms.settings("expert", ("quality_cases.py", case.settings))
-    base = settings.base or best
-    trained = [taught(case, seed) for seed in range(seeds)]
-    control, _ = taught(case, 0, shuffled=True, segments=1)
-    other, _ = taught(case, 0, base=case.other_base)
+    settings = algorithms.settings(case.algorithm, ("quality_cases.py", case.settings))
+    base, ahead = getattr(settings, "base", None) or best, getattr(settings, "decisions", TO_THE_END)
+    limits = {
+        name: float(validated[best][name].mean()) * (1.0 + HEADROOM * margin)
+        for name, margin in case.shown.items()
+        if case.within and margin > 0.0
+    }
+    trained = [taught(case, seed, limits) for seed in range(seeds)]
+    control, _ = taught(case, 0, limits, shuffled=True, **({"segments": 1} if case.algorithm == "expert" else {}))
+    other_name, changes = case.other
+    other, _ = taught(case, 0, limits, **changes)
     promised = [max(better * row[case.primary] for row in each.curve) for each, _ in trained]
     result: dict[str, Any] = {
         "best_rule": best,
@@ -175,13 +188,15 @@ def measure(case: Case, seeds: int) -> dict[str, Any]:
         entry["rules"] = {
             rule: {name: float(value.mean()) for name, value in judged(part, rule, names).items()}
             for rule in problem.heuristics
+            if rule not in rules.REMEMBER  # drawn at random, or a linear program for each decision
         }
-        for name, student in (("shuffled futures", control), (f"base {case.other_base}", other)):
+        for name, student in (("shuffled futures", control), (f"base {other_name}", other)):
             entry[name] = compare(case, part, [judged(part, student.scorer, names)], theirs, names)[case.primary]
-        ahead = look_ahead(part, base, settings.decisions, names)
-        few = Part(part.scenario, part.trace, part.starts[:: max(part.starts.size // LOOK_AHEAD_EPISODES, 1)]
-                   [:LOOK_AHEAD_EPISODES], np.arange(ahead[case.primary].size), part.rules)  # fmt: skip
-        entry["look-ahead"] = compare(case, few, [ahead], judged(few, best, names), names)[case.primary]
+        if part.ahead:
+            starts = part.starts[:: max(part.starts.size // part.ahead, 1)][: part.ahead]
+            few = replace(part, starts=starts, blocks=np.arange(starts.size))
+            known = look_ahead(few, base, ahead, names)
+            entry["look-ahead"] = compare(case, few, [known], judged(few, best, names), names)[case.primary]
         result["tests"][title] = entry
         gain = entry[case.primary]
         say(f"{case.problem}, {title}: {_percent(gain['gain'])} {_interval(gain)}")
@@ -261,7 +276,7 @@ def page(results: dict[str, Any]) -> str:
                   "| --- | --- | --- | --- | --- |"]  # fmt: skip
         for title, entry in found["tests"].items():
             base = next(name for name in entry if name.startswith("base "))
-            cells = [f"{_percent(entry[name]['gain'])} {_interval(entry[name])}"
+            cells = [f"{_percent(entry[name]['gain'])} {_interval(entry[name])}" if name in entry else "not measured"
                      for name in ("look-ahead", "shuffled futures", base)]  # fmt: skip
             cells[2] += f" (`{base.removeprefix('base ')}`)"
             lines.append(f"| {title} | {' | '.join(cells)} | {_percent(float(np.mean(found['promised'])))} |")

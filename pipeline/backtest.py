@@ -103,8 +103,9 @@ def _next_window(moment: datetime) -> datetime:
 
 def _champion_rollout(problem: ProblemName, champion: Path, folder: Path) -> Rollout:
     """The champion's graph over the whole stretch, by the code that replays what was recorded."""
-    scenario = _scenario(problem)
-    policy = load_policy(champion / champions.BUNDLE_FOLDER, problems.spec)
+    playable = problems.get(problem).played(_scenario(problem))
+    policy = load_policy(champion / champions.BUNDLE_FOLDER, lambda _: tuple(spec for spec, _ in playable.values()))
+    _, scenario = playable[policy.manifest.feature_spec.version]
 
     check = datasets.get(problem).check
     if check is None:

@@ -118,7 +118,7 @@ def _bounds(data: Workload, starts: Rows) -> list[float | None]:
 
 def terms(data: Workload) -> Terms:
     """Say what a workload is judged by."""
-    value, loaded = problems.get(data.problem), data.scenario
+    value, loaded = problems.get(data.problem).seen(data.scenario), data.scenario
     primary = value.primary(loaded)
     return Terms(
         problem=data.problem,
@@ -201,16 +201,17 @@ def run(options: argparse.Namespace) -> int:
     """Evaluate the exported bundle of a problem."""
     problem: ProblemName = options.problem
     config = load(f"evaluate.{problem}", EvaluateConfig)
-    challenger = load_policy(paths.BUNDLES / problem, problems.spec)
+    data = workload(problem, "test")
+    value = problems.get(problem).seen(data.scenario)
+    challenger = load_policy(paths.BUNDLES / problem, lambda _: value.spec)
     live = paths.CHAMPIONS / problem
     standing = champions.bundle_of(live)
-    champion = load_policy(standing, problems.spec) if standing else None
+    playable = problems.get(problem).played(data.scenario).values()
+    champion = load_policy(standing, lambda _: tuple(spec for spec, _ in playable)) if standing else None
     policies: dict[str, tuple[str, Policy]] = {"challenger": ("challenger", challenger)}
     if champion is not None:
         policies["champion"] = ("champion", champion)
-    value = problems.get(problem)
     policies |= {name: ("heuristic", value.rule(name)) for name in config.heuristics or value.heuristics}
-    data = workload(problem, "test")
     check = datasets.get(problem).check
     fidelity = check(data, paths.WINDOWS, AsRecorded(), AS_RECORDED) if check and told(data.trace) else None
     if fidelity is not None and not fidelity[0].skipped:  # else episodes cannot be played as they were recorded

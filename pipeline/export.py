@@ -92,7 +92,8 @@ def export(problem: ProblemName) -> Manifest:
         raise DataError(f"{paths.POLICIES / problem} holds no training", "at least one", "run the train stages first")
     best = max(trainings, key=lambda folder: read(folder)[0].objective)
     description, weights = read(best)
-    spec = problems.spec(problem)
+    train, test = workload(problem, "train"), workload(problem, "test")
+    spec = problems.get(problem).seen(train.scenario).spec
     scorer = Scorer(spec, description.hidden)
     scorer.load_state_dict(weights)
     policy = to_onnx(scorer, spec)
@@ -103,7 +104,6 @@ def export(problem: ProblemName) -> Manifest:
     files = {POLICY_FILE: policy, GOLDEN_FILE: golden(session, spec)}
     specs = _further(problem, files)
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    train, test = workload(problem, "train"), workload(problem, "test")
     manifest = Manifest(
         problem=problem,
         feature_spec=spec,
@@ -122,7 +122,7 @@ def export(problem: ProblemName) -> Manifest:
         (folder / MANIFEST_FILE).write_bytes(
             msgspec.json.format(msgspec.json.encode(manifest, order="sorted"), indent=2)
         )
-    bundle.check(bundle.read(paths.BUNDLES / problem), problems.spec)
+    bundle.check(bundle.read(paths.BUNDLES / problem), lambda _: spec)
     measured = {"digest": manifest.digest, "seed": description.seed, **msgspec.structs.asdict(parity)}
     write_atomic(paths.metrics_of("export", problem), json.dumps(measured, indent=2).encode() + b"\n")
     return manifest

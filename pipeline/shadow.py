@@ -77,8 +77,9 @@ def shadow(problem: ProblemName, bundle: Path, lines: Sequence[SampledLine], con
         lines: Calls of the last windows, oldest first.
         config: How many of them.
     """
-    candidate = policy.load(bundle, lambda name: problems.get(name).spec)
-    known, build = problems.get(problem), problems.get(problem).build
+    candidate = policy.load(bundle, problems.spoken)
+    known = problems.get(problem)
+    build = known.builder(candidate.manifest.feature_spec.version)
     chosen = [lines[place] for place in _spread(len(lines), config.calls)]
     agreed = close = skipped = 0
     answered: Counter[str] = Counter()

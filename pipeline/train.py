@@ -43,6 +43,7 @@ from sched_env.vector import make_vec
 from wire import closure
 from wire.command import Verb, seed_option
 from wire.contracts.bundle import POLICY_FILE
+from wire.contracts.feature_spec import FeatureSpec
 from wire.errors import run_cli
 
 WEIGHTS_FILE, DESCRIPTION_FILE, CURVE_FILE = "policy.pt", "policy.json", "curve.csv"
@@ -123,7 +124,8 @@ def on_windows(problem: str, config: TrainConfig) -> Task:
     data, held_out = workload(problem, "train"), workload(problem, "validation")
     starts = held_out.starts(config.validation_traces)
     judge = _judge(held_out.scenario, held_out.trace, starts=starts)
-    value, usual = problems.get(problem), judge(problems.get(problem).fallback)
+    value = problems.get(problem).seen(held_out.scenario)
+    usual = judge(value.fallback)
     primary = value.primary(held_out.scenario)
     limits = _limits(load("gate", GateConfig), value.guardrails(held_out.scenario), primary, usual)
     identity = (config.validation_traces, limits, data.fingerprint())
@@ -192,8 +194,8 @@ def learn(
     return trained, Description(task.problem, algorithm, seed, settings.hidden, task.objective(best), figures)
 
 
-def write(folder: Path, trained: Trained, description: Description, *, graph: bool = False) -> None:
-    """Write weights, description and curve, and the ONNX graph if asked for; all or nothing."""
+def write(folder: Path, trained: Trained, description: Description, *, spec: FeatureSpec | None = None) -> None:
+    """Write weights, description and curve, and the ONNX graph where its spec is given; all or nothing."""
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=sorted({key for row in trained.curve for key in row}))
     writer.writeheader()
@@ -204,8 +206,7 @@ def write(folder: Path, trained: Trained, description: Description, *, graph: bo
         (unfinished / WEIGHTS_FILE).write_bytes(weights.getvalue())
         (unfinished / DESCRIPTION_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(description), indent=2))
         (unfinished / CURVE_FILE).write_text(text.getvalue())
-        if graph:
-            spec = problems.spec(description.problem)
+        if spec is not None:
             (unfinished / POLICY_FILE).write_bytes(to_onnx(trained.scorer, spec))
 
 
@@ -282,7 +283,7 @@ def run(options: argparse.Namespace) -> int:
         write_atomic(numbers, json.dumps(description.validation, indent=2).encode() + b"\n")
         return 0
     out = options.out or var() / "trainings" / task.scenario.name / f"{algorithm}-{seed}"
-    write(out, trained, description, graph=True)
+    write(out, trained, description, spec=problems.get(task.problem).seen(task.scenario).spec)
     _compare(task, {algorithm: description.validation}, out)
     return 0
 

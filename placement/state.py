@@ -24,6 +24,8 @@ WARM, WARM_PREFIX = "warm", "warm:"
 """A candidate may carry ``warm:<function>`` for many functions; a decision sees that of its own as ``warm``."""
 
 SHOWN_NAMES, SHOWN_CHARACTERS = 3, 60
+FARTHEST = float(np.finfo(np.float64).min)
+"""Below 0 as far as finite numbers go: for the few fields that have a sign."""
 
 _name, _state = attrgetter("name"), attrgetter("state")
 
@@ -132,8 +134,9 @@ def check_request(problem: ProblemName, request: PlacementRequest) -> int:
     if not request.fields.keys() <= fields.keys():
         unknown = request.fields.keys() - fields.keys()
         raise PlaceRefusedError(422, f"request {request.id!r} has unknown fields {_shown(unknown)}", legal(fields))
+    signed = problems.get(problem).signed
     for name, value in request.fields.items():
-        if not _lowest(fields[name][1]) <= value < np.inf:
+        if not (FARTHEST if name in signed else _lowest(fields[name][1])) <= value < np.inf:
             raise PlaceRefusedError(422, f"request {request.id!r} has {name} = {value}", "a finite number, 0 or more")
     return len(fields) - len(request.fields)
 

@@ -59,6 +59,8 @@ class Earlier(NamedTuple):
 
     spec: FeatureSpec
     build: Build
+    scenario: Callable[[Scenario], Scenario] | None = None
+    """The scenario in which its policies are played, where environments can still show what they see."""
 
 
 def by_name(build: Build, now: FeatureSpec, before: FeatureSpec) -> Build:
@@ -103,6 +105,8 @@ class Problem:
     state_fields: Fields
     request_fields: Fields
     """Raw live fields of a candidate and of a request."""
+    signed: frozenset[str] = frozenset()
+    """Raw fields of a request that may be below 0."""
     build: Build
     """From raw fields to the observation."""
     ruled_out: Callable[[Columns, Row], Mapping[str, int]]
@@ -115,6 +119,8 @@ class Problem:
     """A rule's scores of one decision, from raw fields; numpy alone, because the live service falls back on it."""
     fallback: str
     """The best rule on validation windows that a stateless call can compute (docs/results/fallbacks.md)."""
+    replayed: str | None = None
+    """The rule that decides where recorded placements are replayed and nothing was recorded; None: the fallback."""
     scenario: type[Scenario]
     """The settings of its environments; the files are in ``scenarios/`` beside the value."""
     primary: Callable[[Scenario], str]
@@ -151,6 +157,12 @@ class Problem:
     def seen(self, scenario: Scenario) -> Problem:
         """Return the problem as it is seen in a scenario."""
         return self.view(scenario) or self
+
+    def played(self, scenario: Scenario) -> dict[int, tuple[FeatureSpec, Scenario]]:
+        """Return the versions of policies that can be played, with their specs and the scenarios that show them."""
+        now, before = self.seen(scenario).spec, self.earlier
+        found = {before.spec.version: (before.spec, before.scenario(scenario))} if before and before.scenario else {}
+        return found | {now.version: (now, scenario)}
 
     def better(self, metric: str) -> int:
         """Say which way a metric is better."""

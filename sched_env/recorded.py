@@ -24,7 +24,7 @@ class AsRecorded:
     """Chooses what was recorded; counts how often it could.
 
     Args:
-        otherwise: The rule for the rest; left out: the problem's fallback.
+        otherwise: The rule for the rest; left out: the problem's own for this, or its fallback.
     """
 
     name = NAME
@@ -38,7 +38,8 @@ class AsRecorded:
         recorded = getattr(env, "recorded", None)
         if recorded is None:
             raise ConfigError(f"episodes of {env.problem.name} do not tell where requests were recorded")
-        rule = heuristics.batch(self.otherwise or env.problem.fallback, env, seed)
+        problem = env.problem
+        rule = heuristics.batch(self.otherwise or problem.replayed or problem.fallback, env, seed)
 
         def choose(scores: NDArray[np.float64] | None = None) -> NDArray[np.int64]:
             actions, homes = rule(scores), recorded()

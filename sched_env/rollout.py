@@ -68,7 +68,11 @@ def run_episodes(
         raise ConfigError("there are no start points", "at least one")
     # Recorded episodes run one after another, so that a file's rows are in order and states have their true width.
     size = 1 if record else min(BATCH, wanted.size)
-    env = make_vec(scenario, size, seed, trace, **overrides)
+    loaded = scenarios.load(scenario, overrides)
+    spec = getattr(policy, "spec", None)  # a bundle's: one of the spec before may be played in another scenario
+    if spec is not None:
+        _, loaded = problems.get(loaded.problem).played(loaded).get(spec.version, (spec, loaded))
+    env = make_vec(loaded, size, seed, trace)
     if record is None:
         results = _run_all(env, policy, wanted, seed, None)
     else:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from wire import bundle, graph, models
-from wire.bundle import Bundle
+from wire.bundle import Bundle, Known
 from wire.contracts.bundle import Manifest
-from wire.contracts.feature_spec import FeatureSpec
 from wire.errors import BundleError, ConfigError
 from wire.graph import BoolArray, FloatArray
 
@@ -24,6 +22,7 @@ class GraphPolicy:
 
     def __init__(self, policy: bytes, name: str, checked: Bundle | None = None) -> None:
         self.name, self._checked = name, checked
+        self.spec = checked.manifest.feature_spec if checked else None
         self.session = graph.open_session(policy)
         self.models = models.open_all(checked.models) if checked else {}
 
@@ -44,12 +43,12 @@ class GraphPolicy:
         return graph.scores(self.session, candidates, request, mask)
 
 
-def load(path: Path, known: Callable[[str], FeatureSpec] | None = None) -> GraphPolicy:
+def load(path: Path, known: Known | None = None) -> GraphPolicy:
     """Load a policy; of a bundle, the very bytes that were checked.
 
     Args:
         path: Folder of a bundle, or an ONNX file.
-        known: Feature spec of a problem, which a bundle must then fit.
+        known: Feature spec of a problem, or several, of which a bundle must then fit one.
     """
     if path.is_dir():
         checked = bundle.check(bundle.read(path), known)

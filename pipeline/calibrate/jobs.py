@@ -26,8 +26,8 @@ from pipeline.datasets.lives import overlaps
 from pipeline.datasets.responses import NORMAL_95
 from pipeline.statistics.estimators import Floats
 from sched_env import scenarios
+from sched_env.jobs import pairs
 from sched_env.jobs.scenario import CpnScenario
-from sched_env.jobs.state import OFFERED
 from sched_env.jobs.tables import JobTrace, RuntimeTable
 from sched_env.jobs.vector import CpnVectorEnv
 from sched_env.jobs.workload import Workload
@@ -131,7 +131,9 @@ def check(data: Split, _folder: Path, policy: Policy, name: str) -> tuple[Backte
         model_names=whole.jobs.model_names,
     )
     first = int(np.searchsorted(jobs.arrival_s, 0.0))
-    scenario = scenarios.load(data.scenario, {"episode_jobs": len(jobs) - first, "horizon": 0, "choice": "card"})
+    spec = getattr(policy, "spec", None)  # what was recorded, and policies of cards, place the job that is offered
+    choice = "pair" if spec is not None and spec.version == pairs.SPEC.version else "card"
+    scenario = scenarios.load(data.scenario, {"episode_jobs": len(jobs) - first, "horizon": 0, "choice": choice})
     env = cast(CpnVectorEnv, make_vec(scenario, 1, 0, whole._replace(jobs=jobs)))
     began = play(env, policy, first)
     now = float(jobs.arrival_s[first])
@@ -160,8 +162,10 @@ def play(env: CpnVectorEnv, policy: Policy, first: int) -> Floats:
     began = np.full(len(env.trace), np.nan)
     env.reset(options={"starts": [first], "park": True})
     while env.buffers.active[0]:
-        row, action = int(env.state.tally[0, OFFERED]), choose(None)
-        began[row] = float(env.buffers.time_s[0])
+        action = choose(None)
+        placed = env.choice(0, int(action[0]))
+        if placed.place >= 0:
+            began[placed.key] = float(env.buffers.time_s[0])
         env.step(action)
     return began
 

@@ -11,7 +11,7 @@ Whole episodes are compared, so no credit has to be assigned and nothing is gues
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from pipeline.policies import checkpoint
 from pipeline.policies.checkpoint import CHECKPOINT_FILE, Row, Trained, drawn, weights
-from pipeline.policies.scorer import Scorer, TorchPolicy
+from pipeline.policies.scorer import CLIP, Scorer
 from pipeline.policies.settings import Common, Positive, Rate
 from sched_env.rollout import chooser
 from sched_env.vector import PlacementVectorEnv
@@ -30,6 +30,8 @@ from wire.contracts.feature_spec import FeatureSpec
 from wire.errors import ConfigError, legal
 
 Floats = NDArray[np.float64]
+Matrix = NDArray[np.float32]
+Score = Callable[[Matrix, Matrix, NDArray[np.bool_]], Matrix]
 CONSTANT = "1"
 """Stands for 1 in a term."""
 
@@ -51,6 +53,9 @@ class EvolutionSettings(Common, frozen=True, kw_only=True, forbid_unknown_fields
     """Of the first draws: this share of a start weight, and of the mean size of all where that is smaller."""
     inertia: Rate
     """Share of mean and spread that stays from one generation to the next."""
+    beside: dict[str, float]
+    """Further metrics of the episodes -> weight. A draw is then worth what it gains on the start's return, as a share
+    of it, and the same of each of these times its weight: the return alone would be bought with what nobody sees."""
     shuffled: bool
     """The control: draws are ranked at random. Such a search must gain nothing."""
 
@@ -113,26 +118,70 @@ def _generation(
     """Draw, try all on the same episodes, and return the next mean and spread, and decisions taken."""
     half = rng.normal(size=(settings.population // 2, mean.size))
     draws = mean + spread * np.concatenate([half, -half])
-    episodes, found, steps = int(rng.integers(1 << 31)), [], 0.0
-    for each in draws:
-        policy = TorchPolicy(of_terms(env.feature_spec, settings.terms, each, settings.hidden))
-        worth, decisions = _tried(env, policy, episodes)
-        found.append(worth)
+    episodes, steps, tried = int(rng.integers(1 << 31)), 0.0, []
+    judged = {"return": 1.0} | settings.beside
+    usual = [np.array(settings.start)] if settings.beside else []
+    for each in (*usual, *draws):
+        figures, decisions = _tried(env, of_features(env.feature_spec, settings.terms, each), episodes, judged)
+        tried.append(figures)
         steps += decisions
-    order = rng.permutation(len(draws)) if settings.shuffled else np.argsort(-np.array(found), kind="stable")
+    worth = np.stack(tried)[:, 0]
+    if settings.beside:
+        shares = (np.stack(tried[1:]) - tried[0]) / np.abs(tried[0])
+        worth = shares @ np.array([env.problem.better(name) * weight for name, weight in judged.items()])
+    order = rng.permutation(len(draws)) if settings.shuffled else np.argsort(-worth, kind="stable")
     best = draws[order[: max(2, round(settings.elite * len(draws)))]]
     kept = settings.inertia
     return kept * mean + (1 - kept) * best.mean(axis=0), kept * spread + (1 - kept) * best.std(axis=0), steps
 
 
-def _tried(env: PlacementVectorEnv, policy: TorchPolicy, episodes: int) -> tuple[float, float]:
-    """Play the episodes that a seed draws to their ends; return the mean return, and decisions taken."""
+def _tried(env: PlacementVectorEnv, policy: Score, episodes: int, metrics: Iterable[str]) -> tuple[Floats, float]:
+    """Play the episodes that a seed draws to their ends; return means of these metrics, and decisions taken."""
     env.reset(seed=episodes, options={"park": True})
     choose, steps = chooser(env, policy), 0.0
     while env.buffers.active.any():
         steps += float(env.buffers.active.sum())
         env.step(choose(None))
-    return float(env.buffers.metrics[:, env.METRICS.index("return")].mean()), steps
+    return env.buffers.metrics[:, [env.METRICS.index(name) for name in metrics]].mean(axis=0), steps
+
+
+def _placed(spec: FeatureSpec, terms: Sequence[dict[str, float]]) -> tuple[Matrix, Matrix, Matrix]:
+    """Return the factors [T, F] of candidate features and [T, R] of the request's, in units of their scales, and [T].
+
+    Raises:
+        ConfigError: When a term names no feature.
+    """
+    sides = [{feature.name: (place, feature.scale) for place, feature in enumerate(side)}
+             for side in (spec.candidate, spec.request)]  # fmt: skip
+    factors = [np.zeros((len(terms), len(side)), np.float32) for side in sides]
+    constant = np.zeros(len(terms), np.float32)
+    for number, term in enumerate(terms):
+        for name, factor in term.items():
+            if name == CONSTANT:
+                constant[number] = factor
+                continue
+            known = next((one for one in range(2) if name in sides[one]), None)
+            if known is None:
+                raise ConfigError(f"term {number} names {name!r}", legal([CONSTANT, *sides[0], *sides[1]]))
+            place, scale = sides[known][name]
+            factors[known][number, place] = factor * scale
+    return factors[0], factors[1], constant
+
+
+def of_features(spec: FeatureSpec, terms: Sequence[dict[str, float]], given: Floats) -> Score:
+    """Return the scores of :func:`of_terms`, of feasible candidates alone and without a network: for many draws."""
+    rows, shared, constant = _placed(spec, terms)
+    scale, asked = (np.array([f.scale for f in side], np.float32) for side in (spec.candidate, spec.request))
+    weight = given.astype(np.float32)
+
+    def score(candidates: Matrix, request: Matrix, mask: NDArray[np.bool_]) -> Matrix:
+        scores = np.full(mask.shape, -np.inf, np.float32)
+        of_all = (request / asked).clip(-CLIP, CLIP) @ shared.T + constant
+        own = (candidates[mask] / scale).clip(-CLIP, CLIP) @ rows.T + of_all[np.nonzero(mask)[0]]
+        scores[mask] = np.maximum(own, 0.0) @ weight
+        return scores
+
+    return score
 
 
 def of_terms(spec: FeatureSpec, terms: Sequence[dict[str, float]], given: Floats, hidden: int) -> Scorer:
@@ -143,24 +192,14 @@ def of_terms(spec: FeatureSpec, terms: Sequence[dict[str, float]], given: Floats
     """
     if len(terms) > hidden:
         raise ConfigError(f"{len(terms)} terms in a scorer of width {hidden}", "hidden at least as many")
-    candidate = {feature.name: place for place, feature in enumerate(spec.candidate)}
-    request = {feature.name: place for place, feature in enumerate(spec.request)}
-    scorer = Scorer(spec, hidden)
+    rows, shared, constant = (torch.from_numpy(each) for each in _placed(spec, terms))
+    scorer, count = Scorer(spec, hidden), len(terms)
     with torch.no_grad():
         for parameter in scorer.parameters():
             parameter.zero_()
         first, unit = scorer.encode_features, torch.eye(hidden)
-        for place, term in enumerate(terms):
-            for name, factor in term.items():
-                if name == CONSTANT:
-                    first.shared.bias[place] = factor
-                elif name in candidate:
-                    first.rows.weight[place, candidate[name]] = factor * spec.candidate[candidate[name]].scale
-                elif name in request:
-                    first.shared.weight[place, request[name]] = factor * spec.request[request[name]].scale
-                else:
-                    raise ConfigError(f"term {place} names {name!r}", legal([CONSTANT, *candidate, *request]))
+        first.rows.weight[:count], first.shared.weight[:count], first.shared.bias[:count] = rows, shared, constant
         scorer.encode_hidden.weight.copy_(unit)
         scorer.score_hidden.rows.weight.copy_(unit)
-        scorer.score_head.weight[0, : len(terms)] = torch.from_numpy(given).float()
+        scorer.score_head.weight[0, :count] = torch.from_numpy(given).float()
     return scorer

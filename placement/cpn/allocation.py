@@ -3,14 +3,15 @@
 What the kernels decide: whose turn it is, which cards may take the job (cpu threshold, memory with margins, sets that
 can run, reservations, the upper end of the prediction beside one), where reservations are, and every prediction. What
 is decided here: priorities and patience (in which order jobs are put in line), tenants' limits, where a job failed
-before, and which strategy picks among the cards.
+before, and which strategy picks among the cards. A policy may pick among pairs of a waiting job and a card, or to
+wait: then the kernels show it several jobs (``choice: pair``), and a round ends where it waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,13 +28,17 @@ from sched_env.jobs.raw_state import fields_of_job
 from sched_env.jobs.scenario import CpnScenario
 from sched_env.jobs.state import OFFERED, Discipline
 from sched_env.jobs.tables import Floats, JobTrace, RuntimeTable
+from sched_env.jobs.vector import own_discipline
 from sched_env.jobs.workload import Workload
 
 EXPLAINED = 4
 """Shapes of waiting jobs for which a round says what keeps them: the first ones."""
 
+WAIT = "wait"
+"""Name of the candidate that places nothing."""
+
 Choose = Callable[[LiveEnv, Job, Sequence[str]], int]
-"""Picks one of the cards of the mask for the offered job; for ``policy``."""
+"""Picks one of the candidates of the mask, which are named: cards for the offered job, or pairs; for ``policy``."""
 
 
 class OnCard(NamedTuple):
@@ -99,31 +104,24 @@ class Allocator:
     Args:
         settings: The controller's.
         tables: Run times.
-        choose: Picks the card with ``strategy: policy``.
+        choose: Picks with ``strategy: policy``.
+        pairs: Returns the scenario's keys under which what picks was trained to pick pairs; None: it picks cards.
     """
 
-    def __init__(self, settings: CpnSettings, tables: Tables, choose: Choose | None = None) -> None:
-        self._settings, self._tables, self._choose = settings, tables, choose
+    def __init__(
+        self,
+        settings: CpnSettings,
+        tables: Tables,
+        choose: Choose | None = None,
+        pairs: Callable[[], Mapping[str, Any] | None] = lambda: None,
+    ) -> None:
+        self._settings, self._tables, self._choose, self._pairs = settings, tables, choose, pairs
         self._env: LiveEnv | None = None
         self._pick: Callable[[], NDArray[np.int64]] | None = None
         self._digest = ""
         self._table: RuntimeTable | None = None
-        scenario = scenarios.load(
-            "jobs/cpn",
-            {
-                name: getattr(settings, name)
-                for name in (
-                    "cpu_threshold",
-                    "gpu_mem_margin_gib",
-                    "mem_margin_gib",
-                    "big_job_gib",
-                    "max_jobs_per_card",
-                )
-            },
-        )
-        if not isinstance(scenario, CpnScenario):
-            raise TypeError(f"jobs/cpn is a {type(scenario).__name__}")
-        self._scenario = scenario
+        self._trained: Mapping[str, Any] | None = None
+        self._scenario = self._load()
 
     def round(self, network: Network, moment: Moment) -> Round:
         """Decide what can be decided now; nothing outside changes."""
@@ -186,7 +184,10 @@ class Allocator:
                         np.array([job.promised_at or moment.now for job in reserved]),
                     )
                 )
-            decisions += self._place(env, network, moment, jobs)
+            placed_now, waits = self._place(env, network, moment, jobs, may_wait=not overdue)
+            decisions += placed_now
+            if waits:  # for the next event, whoever else is in line: what it keeps free is not for a lower class
+                break
         held = env.held()
         promises = {
             jobs[row].id: (described.cards[card], float(promise))
@@ -213,37 +214,63 @@ class Allocator:
         return [(key[0] == 1, groups[key]) for key in sorted(groups, reverse=True)]
 
     def _environment(self, network: Network, trace: JobTrace, table: RuntimeTable) -> LiveEnv:
-        if self._env is None or network.digest != self._digest or table is not self._table:
+        trained = self._pairs() if self._policy and self._choose is not None else None
+        other = network.digest != self._digest or table is not self._table
+        if trained != self._trained:
+            self._trained, other = trained, True
+            self._scenario = self._load()
+        if self._env is None or other:
             self._env = LiveEnv(self._scenario, 1, Workload(trace, network.table, table))
             self._pick, self._digest, self._table = None, network.digest, table
         return self._env
 
+    def _load(self) -> CpnScenario:
+        """Return the settings as a scenario; with a policy of pairs, order and jobs shown are those of its training."""
+        keys = ("cpu_threshold", "gpu_mem_margin_gib", "mem_margin_gib", "big_job_gib", "max_jobs_per_card")
+        own = {name: getattr(self._settings, name) for name in keys}
+        scenario = scenarios.load("jobs/cpn", {**own, **(self._trained or {"choice": "card"})})
+        if not isinstance(scenario, CpnScenario):
+            raise TypeError(f"jobs/cpn is a {type(scenario).__name__}")
+        return scenario
+
     def _discipline(self, env: LiveEnv) -> Discipline:
+        if env.rules.pairs > 0:
+            return own_discipline(env.scenario)
         return discipline_of("min_completion_time_reserve" if self._policy else self._settings.strategy, env)
 
     @property
     def _policy(self) -> bool:
         return self._settings.strategy == "policy"
 
-    def _place(self, env: LiveEnv, network: Network, moment: Moment, jobs: Sequence[Job]) -> Iterable[Decision]:
-        names = network.table.cards
-        while True:
-            offered = env.offer()
-            if offered is None:
-                return
-            job = jobs[offered.row]
-            mask = env.buffers.mask[0]
-            bad = moment.avoid.get(job.id)
+    def _place(
+        self, env: LiveEnv, network: Network, moment: Moment, jobs: Sequence[Job], *, may_wait: bool
+    ) -> tuple[list[Decision], bool]:
+        """Place until nothing fits; the second is whether the policy would rather wait."""
+        cards, decisions = network.table.cards, []
+        while (offered := env.offer()) is not None:
+            shown = env.state.shown[0] if env.rules.pairs > 0 else np.array([offered.row])
+            self._elsewhere(env, network, [moment.avoid.get(jobs[row].id) if row >= 0 else None for row in shown])
+            if env.rules.pairs > 0:
+                env.buffers.mask[0, -1] &= may_wait
+            action = self._action(env, jobs[offered.row], _names(env, cards, jobs, shown))
+            if env.choice(0, action).place < 0:
+                return decisions, True
+            (row, card), end = env.take(action)
+            delay = float(env.rules.dispatch_s + _transfer_s(env, row, card))
+            decisions.append(Decision(jobs[row], cards[card], moment.now + delay, moment.now + end))
+        return decisions, False
+
+    @staticmethod
+    def _elsewhere(env: LiveEnv, network: Network, avoided: Sequence[frozenset[str] | None]) -> None:
+        """Keep jobs from the nodes where they failed, if there are others for them."""
+        for slot, bad in enumerate(avoided):
             if bad:
+                mask = env.buffers.mask[0, slot * len(env.topology) : (slot + 1) * len(env.topology)]
                 elsewhere = mask & ~np.isin(np.array(network.table.nodes)[network.table.card_node], list(bad))
                 if elsewhere.any():
                     mask[:] = elsewhere
-            card = self._card(env, job, names)
-            delay = float(env.rules.dispatch_s + _transfer_s(env, offered.row, card))
-            end = env.take(card)
-            yield Decision(job, names[card], moment.now + delay, moment.now + end)
 
-    def _card(self, env: LiveEnv, job: Job, names: Sequence[str]) -> int:
+    def _action(self, env: LiveEnv, job: Job, names: Sequence[str]) -> int:
         if self._policy and self._choose is not None:
             return self._choose(env, job, names)
         if self._pick is None:
@@ -306,6 +333,13 @@ def _in_question(job: Job, alone_s: float, now: float) -> bool:
 
 NO_DEADLINE_S = 365 * 86_400.0
 """Of a job without a deadline, where others in the queue have one."""
+
+
+def _names(env: LiveEnv, cards: Sequence[str], jobs: Sequence[Job], shown: NDArray[np.integer]) -> Sequence[str]:
+    """Name the candidates."""
+    if env.rules.pairs == 0:
+        return cards
+    return [*(f"{jobs[row].id if row >= 0 else '-'} on {card}" for row in shown for card in cards), WAIT]
 
 
 def _transfer_s(env: LiveEnv, row: int, card: int) -> float:

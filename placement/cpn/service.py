@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from placement.cpn import config, submission
 from placement.cpn.allocation import Allocator
@@ -30,7 +30,7 @@ from placement.errors import PlaceRefusedError
 from placement.kube.clusters import connect
 from placement.kube.config import ClusterSettings
 from placement.state import State
-from sched_env.jobs import synthetic
+from sched_env.jobs import pairs, synthetic
 from sched_env.jobs.live import LiveEnv
 from sched_env.jobs.raw_state import raw_fields
 from wire.contracts.place import PlacementRequest
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from placement.decide import Decider
     from placement.kube.lease import Lease
     from placement.live import LivePolicies
+    from placement.policy import Policy
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +155,12 @@ def start(
             tables,
             source,
             _linker(settings),
-            allocator=Allocator(settings, tables, _by_policy(decider) if decider is not None else None),
+            allocator=Allocator(
+                settings,
+                tables,
+                _by_policy(decider) if decider is not None else None,
+                (lambda: pairs_of(live.get("jobs").policy)) if live is not None else lambda: None,
+            ),
             clock=clock,
             others=collection.others,
             leading=(lambda: lease.leading) if lease is not None else (lambda: True),
@@ -234,8 +240,21 @@ def _lease(settings: CpnSettings, store: JobStore) -> Lease | None:
     return KubeLease(client, settings.lease.namespace, settings.lease.name, identity)
 
 
+PAIR_KEYS = ("queue_order", "reservation", "shown_jobs")
+"""Of a scenario: whom a policy of pairs is shown."""
+
+
+def pairs_of(policy: Policy | None) -> dict[str, Any] | None:
+    """Return the keys of the scenario under which a policy was trained to choose pairs; None: it chooses cards."""
+    if policy is None or policy.manifest.feature_spec.version != pairs.SPEC.version:
+        return None
+    trained = policy.manifest.params.get("workload")
+    keys = trained.get("overrides", {}) if isinstance(trained, dict) else {}
+    return {"choice": "pair", **{name: keys[name] for name in PAIR_KEYS if name in keys}}
+
+
 def _by_policy(decider: Decider) -> Callable[[LiveEnv, Job, Sequence[str]], int]:
-    """Let the live ``jobs`` policy choose among the cards; its fallback heuristic answers where it cannot."""
+    """Let the live ``jobs`` policy choose among cards or pairs; its fallback heuristic answers where it cannot."""
 
     def choose(env: LiveEnv, job: Job, names: Sequence[str]) -> int:
         candidates, request = raw_fields(env, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from placement.cpn.allocation import Allocator, Moment, OnCard
 from placement.cpn.config import CpnSettings
@@ -10,6 +11,8 @@ from placement.cpn.records import Attempt, Job
 from placement.cpn.runtimes import FromTable, Tables
 from placement.cpn.topology import Network, read
 from sched_env.jobs import synthetic
+from sched_env.jobs.live import LiveEnv
+from sched_env.jobs.raw_state import raw_fields
 
 NETWORK = """
 datacenters:
@@ -26,7 +29,16 @@ def warm_up(settings: CpnSettings) -> float:
     network = read(NETWORK, "warm-up")
     tables = Tables(FromTable(synthetic.runtime(network.table.card_types)))
     Allocator(settings, tables).round(network, _moment(network))
+    if settings.strategy == "policy":  # of cards or of pairs: the next promotion says which
+        Allocator(settings, tables, _first).round(network, _moment(network))
+        Allocator(settings, tables, _first, lambda: {"choice": "pair"}).round(network, _moment(network))
     return time.perf_counter() - began
+
+
+def _first(env: LiveEnv, _job: Job, _names: Sequence[str]) -> int:
+    """Look at the candidates as a policy does, and take the first that is feasible."""
+    raw_fields(env, 0)
+    return int(env.buffers.mask[0].argmax())
 
 
 def _moment(network: Network) -> Moment:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sched_env.jit import lean_kernel
 from sched_env.jobs.execution import foresee, place
-from sched_env.jobs.observing import observe
+from sched_env.jobs.observing import observe, show
 from sched_env.jobs.queueing import join, offer
 from sched_env.jobs.state import (
     ARRIVAL,
@@ -59,6 +59,7 @@ from sched_env.jobs.state import (
 from sched_env.jobs.tables import Bools, Floats, Indices, JobTrace
 from sched_env.jobs.vector import CpnVectorEnv
 from sched_env.jobs.whatif import completion_s
+from sched_env.occupancy import Choice
 from sched_env.vector import Buffers
 
 DOWN_GIB = -1e9
@@ -153,9 +154,21 @@ def _offer(arguments: Any, out: Buffers, b: int) -> int:
 
 
 @lean_kernel
-def _take(arguments: Any, out: Buffers, b: int, c: int) -> float:
-    """Place the offered job; return when it is predicted to end, in seconds from now."""
+def _show(arguments: Any, out: Buffers, b: int) -> int:
+    """Find the next job and those that are shown beside it, on every card; return how many candidates there are."""
     cards, queue, runtimes, rules, state = arguments
+    feasible = offer(cards, queue, runtimes, rules, state, out.mask, b)
+    if feasible > 0:
+        feasible += show(arguments, out, b)
+    out.feasible[b] = feasible
+    return int(feasible)
+
+
+@lean_kernel
+def _take(arguments: Any, out: Buffers, b: int, row: int, c: int) -> float:
+    """Place a job that is shown; return when it is predicted to end, in seconds from now."""
+    cards, queue, runtimes, rules, state = arguments
+    state.tally[b, OFFERED] = row
     end = completion_s(cards, queue, runtimes, rules, state, b, c, state.tally[b, OFFERED])
     place(cards, queue, runtimes, rules, state, out.wait_s, b, c, 0)
     return float(end)
@@ -207,7 +220,7 @@ class LiveEnv(CpnVectorEnv):
         queue = queue_of(jobs, self.cards, self.runtimes.belief, self.scenario)
         queue.rows[:, ARRIVAL] = arrival_s
         self.queue = queue
-        self.state = state = empty_state(1, self.cards, queue, len(jobs.model_names), len(jobs), 0)
+        self.state = state = empty_state(1, self.cards, queue, len(jobs.model_names), len(jobs), self.rules.pairs)
         state.way[:] = discipline.numbers()
         state.card[0, :, GPU_FREE] = self.cards.mem - others_gpu_gib
         state.next_s[:] = np.inf
@@ -239,13 +252,17 @@ class LiveEnv(CpnVectorEnv):
             self.state.line[0, q, BLOCKED] = OPEN
 
     def offer(self) -> Offer | None:
-        """Return the job to be placed now, with its mask in ``buffers``; None: nothing fits."""
-        feasible = _offer(self.arguments, self.buffers, 0)
+        """Return the job to be placed now, with its mask in ``buffers``; None: nothing fits.
+
+        Where pairs are chosen, the mask is that of ``pairs``, and others may be placed instead.
+        """
+        feasible = (_show if self.rules.pairs > 0 else _offer)(self.arguments, self.buffers, 0)
         return Offer(int(self.state.tally[0, OFFERED]), feasible) if feasible else None
 
-    def take(self, card: int) -> float:
-        """Place the offered job on a card of the mask; return its predicted end, in seconds from now."""
-        return float(_take(self.arguments, self.buffers, 0, card))
+    def take(self, action: int) -> tuple[Choice, float]:
+        """Place by an action of the mask, which is not to wait; return row and card, and the predicted end from now."""
+        chosen = self.choice(0, action)
+        return chosen, float(_take(self.arguments, self.buffers, 0, chosen.key, chosen.place))
 
     def held(self) -> Held:
         """Return the reservations there are."""

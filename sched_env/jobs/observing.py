@@ -17,7 +17,6 @@ from sched_env.jobs.pairs import CARD_COLUMNS
 from sched_env.jobs.queueing import mark, turn
 from sched_env.jobs.state import (
     ARRIVAL,
-    ARRIVED,
     ATTEMPTS,
     BEST,
     BLOCKED,
@@ -48,7 +47,6 @@ from sched_env.jobs.state import (
     OPEN,
     ORIGIN,
     SHAPE,
-    SIZE,
     WAITING,
     Cards,
     Queue,
@@ -56,7 +54,7 @@ from sched_env.jobs.state import (
     Runtimes,
     State,
 )
-from sched_env.jobs.whatif import busy_share
+from sched_env.jobs.whatif import busy_share, completion_s, delay_caused_s
 from sched_env.vector import Buffers
 
 estimate = part(features.estimate)
@@ -176,6 +174,12 @@ def show(arguments: Any, out: Buffers, b: int) -> int:
         row = state.shown[b, slot]
         describe(cards, queue, runtimes, rules, state, out.candidates, b, row, slot * C)
         _describe_job(queue, state, out.candidates[b, slot * C : (slot + 1) * C, CARD_COLUMNS:], b, row, slot)
+        for c in range(C):
+            told = out.candidates[b, slot * C + c, CARD_COLUMNS + 11 :]
+            told[0] = told[1] = np.float32(0.0)
+            if out.mask[b, slot * C + c]:
+                told[0] = completion_s(cards, queue, runtimes, rules, state, b, c, row)
+                told[1] = delay_caused_s(state, b, c)
     waits = rules.pairs * C
     out.candidates[b, waits, CARD_COLUMNS + 10] = np.float32(1.0)
     if something_ahead(state, b):
@@ -215,12 +219,10 @@ def _describe_queue(cards: Cards, state: State, request: Any, b: int, count: int
 
 @part
 def something_ahead(state: State, b: int) -> bool:
-    """Say whether a submission, start or end will come if nothing more is placed.
+    """Say whether a start or an end will come if nothing more is placed.
 
-    Withdrawals do not count: idle cards must not wait for users to give up.
+    Submissions do not count, for nobody knows of them, and idle cards must not wait for users to give up.
     """
-    if state.tally[b, ARRIVED] < state.tally[b, SIZE]:
-        return True
     soonest = np.inf
     for c in range(state.next_s.shape[1]):
         soonest = min(soonest, state.next_s[b, c])

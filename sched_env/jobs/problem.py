@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
+import msgspec
+
 from sched_env.jobs import features, heuristics, pairs
 from sched_env.jobs.scenario import CpnScenario
-from sched_env.problem import LOWER, Problem, Simulation
+from sched_env.problem import LOWER, Earlier, Problem, Simulation
 from sched_env.scenarios import Scenario
 
 
@@ -24,21 +26,31 @@ def _bound_of(scenario: Scenario) -> str:
 
 
 def _view(scenario: Scenario) -> Problem | None:
-    return PAIRS if cast(CpnScenario, scenario).choice == "pair" else None
+    return CARDS if cast(CpnScenario, scenario).choice == "card" else None
+
+
+def _of_cards(scenario: Scenario) -> Scenario:
+    """Return the scenario for a policy of cards: jobs are offered to it as the controller does."""
+    given = cast(CpnScenario, scenario)
+    if given.choice == "card":
+        return given
+    return msgspec.structs.replace(given, choice="card", queue_order="fifo", reservation="big")
 
 
 PROBLEM = Problem(
     name="jobs",
-    spec=features.SPEC,
+    spec=pairs.SPEC,
     state_fields=features.STATE_FIELDS,
     request_fields=features.REQUEST_FIELDS,
-    build=features.build,
-    ruled_out=features.ruled_out,
-    gauges=features.gauges,
+    signed=frozenset({"deadline_left_s"}),
+    build=pairs.build,
+    ruled_out=pairs.ruled_out,
+    gauges=pairs.gauges,
     heuristics=heuristics.NAMES,
-    score=heuristics.score,
+    score=pairs.score,
     scenario=CpnScenario,
-    fallback="min_completion_time",
+    fallback="min_min",
+    replayed="min_completion_time",
     primary=lambda _: "mean_completion_s",
     metrics={
         "makespan_s": LOWER,
@@ -54,18 +66,19 @@ PROBLEM = Problem(
     guardrails=lambda _: ("makespan_s",),
     bound_metric=_bound_of,
     simulation=_simulation,
+    earlier=Earlier(features.SPEC, pairs.of_offered, _of_cards),
     view=_view,
     environments={"Cpn-v0": ("sched_env.jobs.env:CpnEnv", "jobs/cpn")},
 )
 
-PAIRS = replace(
+CARDS = replace(
     PROBLEM,
-    spec=pairs.SPEC,
-    state_fields=pairs.STATE_FIELDS,
-    request_fields=pairs.REQUEST_FIELDS,
-    build=pairs.build,
-    ruled_out=pairs.ruled_out,
-    gauges=pairs.gauges,
-    score=pairs.score,
+    spec=features.SPEC,
+    build=features.build,
+    ruled_out=features.ruled_out,
+    gauges=features.gauges,
+    score=heuristics.score,
+    fallback="min_completion_time",
+    earlier=None,
 )
-"""As it is seen where a job and a card are chosen together (``choice: pair``)."""
+"""As it is seen where a card is chosen for the job that the queue offers (``choice: card``)."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from sched_env.jit import lean_kernel
 from sched_env.jobs.observing import something_ahead
-from sched_env.jobs.pairs import JOB_FIELDS, LIMITS, STATE_FIELDS
+from sched_env.jobs.pairs import JOB_FIELDS, STATE_FIELDS
 from sched_env.jobs.queueing import delays
 from sched_env.jobs.state import (
     ARRIVAL,
@@ -47,7 +47,7 @@ from sched_env.jobs.state import (
     State,
 )
 from sched_env.jobs.tables import Floats
-from sched_env.jobs.whatif import completion_s
+from sched_env.jobs.whatif import completion_s, delay_caused_s
 
 if TYPE_CHECKING:
     from sched_env.jobs.vector import CpnVectorEnv
@@ -63,13 +63,15 @@ def _predict(
     b: int,
     row: int,
     completion: Floats,
+    delay: Floats,
     free: Floats,
 ) -> None:
-    """Write each card's exact completion time (NaN on a full card) and whether no reserved job would be delayed."""
+    """Write what-ifs of each card (NaN on a full one) and whether no reserved job would be delayed."""
     for c in range(cards.type.size):
-        completion[c], free[c] = np.nan, 1.0
+        completion[c], delay[c], free[c] = np.nan, np.nan, 1.0
         if state.kind[b, c, JOBS] < 3:
             completion[c] = completion_s(cards, queue, runtimes, rules, state, b, c, row)
+            delay[c] = delay_caused_s(state, b, c)
             if state.tally[b, HELD] > 0 and delays(cards, queue, runtimes, rules, state, b, c, row):
                 free[c] = 0.0
 
@@ -82,7 +84,7 @@ def raw_fields(env: CpnVectorEnv, b: int = 0) -> tuple[dict[str, Floats], dict[s
 
 
 def _pair_fields(env: CpnVectorEnv, b: int) -> tuple[dict[str, Floats], dict[str, float]]:
-    """Return the fields of ``pairs``: the jobs shown, one after another, and to wait."""
+    """Return the fields of ``pairs``: the jobs shown, one after another, and to wait; the request is the first."""
     state, C, slots = env.state, env.cards.type.size, env.rules.pairs
     rows = state.shown[b][state.shown[b] != NONE]
     count = slots * C + 1
@@ -100,15 +102,9 @@ def _pair_fields(env: CpnVectorEnv, b: int) -> tuple[dict[str, Floats], dict[str
         candidates["slot"][of_job], candidates["shown"][of_job] = slot, 1.0
     candidates["wait"][-1], candidates["allowed"][-1] = 1.0, float(something_ahead(state, b))
     running = np.arange(3) < state.kind[b, :, JOBS, None]
-    ends = state.card[b, :, FINISH : FINISH + 3][running]
-    request = {
-        "waiting": float(state.tally[b, WAITING]),
-        "shown_jobs": float(rows.size),
-        "idle_cards": float((state.kind[b, :, JOBS] == 0).sum()),
-        "next_end_s": max(float(ends.min()) - float(state.total[b, NOW]), 0.0) if ends.size else 0.0,
-        **{name: jobs[0][1][name] for name in LIMITS},
-    }
-    return candidates, request
+    ends = np.where(running, state.card[b, :, FINISH : FINISH + 3] - state.total[b, NOW], np.inf).min(axis=1)
+    candidates["next_end_s"][:-1] = np.tile(np.where(running.any(axis=1), np.maximum(ends, 0.0), 0.0), slots)
+    return candidates, jobs[0][1]
 
 
 def fields_of_job(env: CpnVectorEnv, b: int, row: int) -> tuple[dict[str, Floats], dict[str, float]]:
@@ -126,8 +122,8 @@ def fields_of_job(env: CpnVectorEnv, b: int, row: int) -> tuple[dict[str, Floats
     finish = np.maximum(card[:, FINISH : FINISH + 2] - now, 0.0)
     hurt = harm[cards.type, one, other] * finish[:, 0]
     hurt = np.where(jobs > 1, hurt + harm[cards.type, other, one] * finish[:, 1], hurt)
-    completion, free = np.empty(C), np.empty(C)
-    _predict(*env.arguments, b, row, completion, free)
+    completion, delay, free = np.empty(C), np.empty(C), np.empty(C)
+    _predict(*env.arguments, b, row, completion, delay, free)
     candidates = {
         "gpu_mem_total": cards.mem,
         "price": cards.usd_per_hour,
@@ -146,6 +142,7 @@ def fields_of_job(env: CpnVectorEnv, b: int, row: int) -> tuple[dict[str, Floats
         "reserved": (state.hold[b, cards.node, HELD_CARD] == np.arange(C)).astype(np.float64),
         "allowed": free,
         "completion_s": completion,
+        "delay_s": delay,
     }
     j = row - int(state.tally[b, FIRST])
     holds = int(state.line[b, shape, HOLDS])

@@ -152,6 +152,15 @@ def completion_s(
 
 
 @part
+def delay_caused_s(state: State, b: int, c: int) -> float:
+    """Say by how much the jobs on a card would end later, together, by the what-if that was asked last of this card."""
+    later = 0.0
+    for i in range(state.kind[b, c, JOBS]):
+        later += state.draft[D_END, i] - state.card[b, c, FINISH + i]
+    return later
+
+
+@part
 def _enter(ends: Floats, count: int, time: float, shape: int, here: bool) -> None:
     """Insert an end, in order of time."""
     at = count

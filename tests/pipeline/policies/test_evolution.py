@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pipeline.parity import draw
 from pipeline.policies import algorithms, training
-from pipeline.policies.evolution import of_terms
+from pipeline.policies.evolution import of_features, of_terms
 from pipeline.policies.scorer import Scorer, TorchPolicy
 from sched_env import problems
 from sched_env.rollout import run_episodes
@@ -21,7 +22,7 @@ TINY = {"envs": 16, "segments": 2, "generations": 3, "population": 8, "hidden": 
 def mean_return(policy):
     given = TorchPolicy(policy) if isinstance(policy, Scorer) else policy
     rows = run_episodes("workflow/dag", given, np.arange(24), **SCENARIO)
-    return {"return": float(np.mean([row["return"] for row in rows]))}
+    return {name: float(np.mean([row[name] for row in rows])) for name in ("return", "cost_usd")}
 
 
 def search(scratch, report=lambda *_: None, **changes):
@@ -45,6 +46,13 @@ def test_it_begins_at_the_rule_and_gains_on_it_by_what_the_rule_does_not_look_at
     assert mean_return(found.scorer)["return"] == max(row["return"] for row in found.curve)
     control = search(tmp_path / "control", shuffled=True)
     assert max(row["return"] for row in control.curve) < max(row["return"] for row in found.curve)
+
+
+def test_a_further_metric_is_weighed_against_the_return(tmp_path):
+    def bill(**changes):
+        return search(tmp_path / str(changes), segments=1, **changes).curve[-1]["cost_usd"]
+
+    assert bill(beside={"cost_usd": 5.0}) < bill()
 
 
 def test_a_search_that_was_stopped_ends_with_the_same_weights(tmp_path):
@@ -85,3 +93,14 @@ def test_a_term_is_the_positive_part_of_a_form_in_the_features_own_units():
     scorer = of_terms(spec, [{"late": 2.0, "slack": -1.0, "1": -0.5}, {"parents": 1.0}], np.array([-1.0, 0.25]), 4)
     scores = TorchPolicy(scorer)(candidates, request, np.ones((1, 2), bool))
     np.testing.assert_allclose(scores, [[0.5, -4.0]], rtol=1e-6)
+
+
+def test_draws_are_scored_as_the_network_that_is_exported_scores():
+    spec = problems.spec("jobs")
+    terms = [{"completion_s": 1 / 600, "waiting": -1 / 64}, {"wait": 2, "next_end_s": 1 / 600, "1": -0.5}, {"slot": 3}]
+    weights = np.array([-1.0, 0.7, 0.2])
+    candidates, request, mask = draw(spec, rows=8, size=30, seed=1)
+    network = TorchPolicy(of_terms(spec, terms, weights, 5))(candidates, request, mask)
+    plain = of_features(spec, terms, weights)(candidates, request, mask)
+    np.testing.assert_allclose(plain[mask], network[mask], rtol=1e-5, atol=1e-6)
+    assert (plain[~mask] == -np.inf).all()

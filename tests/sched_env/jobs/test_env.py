@@ -10,6 +10,7 @@ from gymnasium.utils.env_checker import check_env
 
 import sched_env  # noqa: F401 - registers the id
 from sched_env import problems, scenarios
+from sched_env.jobs import features
 from sched_env.jobs.env import JOB_STATES, OUTCOMES, CpnEnv
 from sched_env.jobs.state import ATTEMPTS
 from sched_env.rollout import run_episodes
@@ -130,7 +131,7 @@ def test_the_service_sees_what_the_policy_was_trained_on():
     env = CpnEnv(**SMALL, load=6.0)
     obs, _ = env.reset(seed=2)
     for _ in range(10):
-        seen = problems.get("jobs").build(*env.raw_fields())
+        seen = problems.get("jobs").builder(features.SPEC.version)(*env.raw_fields())
         np.testing.assert_array_equal(seen.candidates, obs["candidates"])
         np.testing.assert_array_equal(seen.request, obs["request"])
         obs, *_ = env.step(int(obs["mask"].argmax()))

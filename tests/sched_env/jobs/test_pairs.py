@@ -7,12 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sched_env import heuristics
+from sched_env import heuristics, problems
+from sched_env.jobs import features
 from sched_env.jobs import heuristics as job_rules
 from sched_env.jobs.state import ARRIVED, FINISHED, LEAST_ATTAINED, NONE, ORDER, SIZE, WAITING, Discipline
 from sched_env.rollout import run_episodes
 from sched_env.vector import make_vec
+from wire import bundle, sample_bundle
 from wire.errors import InfeasibleActionError
+from wire.policy import GraphPolicy
 
 from .test_properties import check
 
@@ -140,6 +143,41 @@ def test_the_batch_form_scores_as_the_single_one(name):
                 np.testing.assert_array_equal(one, scores[b])
                 assert one.argmax() == actions[b]
         env.step(actions)
+
+
+@pytest.mark.parametrize("name", ["plain", "big jobs reserve"])
+def test_a_question_about_one_job_and_its_cards_is_the_first_part_of_one_about_pairs(name):
+    """What ``/v1/place`` asks, a policy of pairs answers too; one of cards takes its part of a question about pairs."""
+    env = made(name, 1)
+    env.reset(seed=5)
+    value, cards, rng = problems.get("jobs"), len(env.topology), np.random.default_rng(5)
+    for _ in range(40):
+        columns, request = env.raw_fields(0)
+        whole = value.build(columns, request)
+        asked = (*value.state_fields, "delay_s", "next_end_s")
+        alone = value.build({field: columns[field][:cards] for field in asked if field in columns}, request)
+        assert alone.candidates.tobytes() == whole.candidates[:cards].tobytes()
+        assert alone.mask.tobytes() == whole.mask[:cards].tobytes()
+        before = value.builder(features.SPEC.version)(columns, request)
+        offered = features.build({field: columns[field][:cards] for field in features.STATE_FIELDS}, request)
+        assert before.candidates[:cards].tobytes() == offered.candidates.tobytes()
+        assert before.request.tobytes() == offered.request.tobytes()
+        assert before.mask[:cards].tobytes() == offered.mask.tobytes()
+        assert not before.mask[cards:].any()
+        assert np.isfinite(before.candidates).all()
+        env.step(drawn(env, rng))
+
+
+def test_a_bundle_of_cards_is_played_as_the_controller_runs_it_where_pairs_are_chosen():
+    checked = bundle.check(sample_bundle.build(features.SPEC, seed=1, hidden=8), problems.spoken)
+    policy = GraphPolicy(checked.policy, "of cards", checked)
+    found = [
+        run_episodes("jobs/cpn", policy, [0, 40], **KEYS, **keys)
+        for keys in ({"choice": "pair", "queue_order": "shortest"}, {"reservation": "big"})
+    ]
+    for ours, theirs in zip(*found, strict=True):
+        ours.pop("decision_us"), theirs.pop("decision_us")
+        assert ours == theirs
 
 
 def test_choosing_the_pair_that_ends_first_beats_the_order_of_submission():

@@ -134,7 +134,7 @@ def fits_somewhere(env, b, row):
 def compare(env, b):
     """The service's features of the raw fields are the kernel's observation, bit for bit; so is the mask."""
     candidates, request = raw_fields(env, b)
-    seen = problems.get("jobs").build(candidates, request)
+    seen = problems.get("jobs").builder(env.feature_spec.version)(candidates, request)
     np.testing.assert_array_equal(seen.candidates, env.buffers.candidates[b])
     np.testing.assert_array_equal(seen.request, env.buffers.request[b])
     np.testing.assert_array_equal(seen.mask, env.buffers.mask[b])
