@@ -1,0 +1,50 @@
+"""A lock that a kill left in pieces is put together again from DVC's run cache; nothing that had not ended gets in."""
+
+import subprocess
+import sys
+
+import pytest
+
+from pipeline import dvc_lock
+from tests.standing_night import stand_ins
+
+ENDED = ["ingest", "clean", "validate"]
+
+
+def repro(folder, stage):
+    command = [sys.executable, "-m", "dvc", "repro", "--single-item", stage]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """A repository three of whose stages have ended, and its lock."""
+    folder = stand_ins(tmp_path_factory.mktemp("lock") / "repository")
+    for stage in ENDED:
+        done = repro(folder, stage)
+        assert done.returncode == 0, done.stderr
+    return folder, (folder / "dvc.lock").read_text()
+
+
+@pytest.mark.parametrize("last", ["", "schema: '2.0'", "  clean:", "    - path: data/win"])
+def test_a_lock_that_was_cut_short_is_put_together_again(ended, last, capsys):
+    folder, before = ended
+    (folder / "dvc.lock").write_text(before[: before.index(last) + len(last)] if last else "")
+    # A fourth stage was killed in the middle of its work: what it left is no output.
+    half = folder / "data" / "models"
+    half.mkdir(parents=True, exist_ok=True)
+    (half / "half").write_text("not whole")
+    assert repro(folder, "ingest").returncode != 0, "DVC refuses it"
+    assert dvc_lock.main(["--folder", str(folder)]) == 0
+    assert "ingest, clean, validate\n" in capsys.readouterr().out
+    assert (folder / "dvc.lock").read_text() == before
+    done = repro(folder, "validate")
+    assert "didn't change, skipping" in done.stdout + done.stderr
+
+
+def test_a_whole_lock_and_none_are_left_alone(ended, tmp_path):
+    folder, before = ended
+    (folder / "dvc.lock").write_text(before)
+    assert dvc_lock.main(["--folder", str(folder)]) == 1
+    assert (folder / "dvc.lock").read_text() == before
+    assert dvc_lock.main(["--folder", str(tmp_path)]) == 1
