@@ -32,6 +32,7 @@ REPRO = (
     f"unset ${{!AIRFLOW__@}} {' '.join(FOR_THE_SIGNER)}; "
     f'reproduce() {{ PATH="{Path(PYTHON).parent}:$PATH" {STAGES_WITH} "{PYTHON}" "$@" </dev/null; }}; '
     'stage() { reproduce -m dvc repro --single-item -- "$STAGE"; }; '
+    'if [ "${AIRFLOW_CTX_TRY_NUMBER:-1}" -gt 1 ]; then reproduce -m pipeline.dvc_lock; fi; '
     "stage || { reproduce -m pipeline.dvc_lock && stage; }"
 )
 """Stages call the bare `python`. A task's input is a socket, at which bash, started by no other shell, takes itself for

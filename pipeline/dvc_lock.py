@@ -1,7 +1,8 @@
-"""A run's ``dvc.lock`` after DVC was killed while it wrote it: empty or cut short, and DVC refuses to read it.
+"""A run's ``dvc.lock`` after DVC was killed while it wrote it: empty, refused by DVC, or short of what had ended.
 
-What ended is in DVC's run cache as well, by the hashes of all that a stage depends on; the lock is put together again
-from there. A stage that had not ended is in neither, and runs again. ``dags/stages.py`` calls this when a stage failed:
+What ended is in DVC's run cache as well, by the hashes of all that a stage depends on; what the lock lacks is taken
+from there. A stage that had not ended is in neither, and runs again. ``dags/stages.py`` calls this, in the run's clone,
+before the second try of a stage and after one that failed:
 
     python -m pipeline.dvc_lock      0: the lock was mended, try again; 1: there was nothing to mend
 """
@@ -19,36 +20,27 @@ from wire.errors import run_cli
 LOCK = Path("dvc.lock")
 
 
-def whole(folder: Path) -> bool:
-    """Whether DVC reads the lock of a clone; none at all is fine too."""
+def mend() -> list[str]:
+    """Put into the lock of the clone that we are in what has ended and is not there; returns the stages."""
     from dvc.dvcfile import Lockfile
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
-
-    if not (folder / LOCK).exists():
-        return True
-    with Repo(str(folder)) as repo:
-        try:
-            Lockfile(repo, str(folder / LOCK)).load()
-        except DvcException:
-            return False
-    return True
-
-
-def mend(folder: Path) -> list[str]:
-    """Write the lock of a clone anew from the run cache; returns the stages that are in it."""
-    from dvc.dependency.base import DependencyDoesNotExistError
-    from dvc.repo import Repo
     from dvc.stage.cache import RunCacheNotFoundError
 
-    (folder / LOCK).unlink()
     restored: list[Any] = []
-    with Repo(str(folder)) as repo, repo.lock:
+    with Repo() as repo, repo.lock:
+        try:
+            there = Lockfile(repo, str(LOCK.resolve())).load().get("stages", {})
+        except DvcException:  # no YAML, or none of a lock
+            LOCK.unlink()
+            there = {}
         # In the order of dvc.yaml a stage comes after those that it depends on.
-        for stage in repo.stage.load_all(path=str(folder / "dvc.yaml")):
+        for stage in repo.stage.load_all(path="dvc.yaml"):
+            if stage.name in there or not all(one.exists for one in (*stage.deps, *stage.outs)):
+                continue
             try:
                 repo.stage_cache.restore(stage)
-            except (RunCacheNotFoundError, DependencyDoesNotExistError):
+            except RunCacheNotFoundError:
                 continue
             stage.save(run_cache=False)
             restored.append(stage)
@@ -57,22 +49,19 @@ def mend(folder: Path) -> list[str]:
     return [str(stage.name) for stage in restored]
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command line."""
-    parser.add_argument("--folder", type=Path, default=Path(), help="the clone (default: here)")
+def arguments(_parser: argparse.ArgumentParser) -> None:
+    """Declare the command line: it works where it is called."""
 
 
-def run(options: argparse.Namespace) -> int:
-    """Mend a lock that is broken; 1: it is whole."""
-    folder = options.folder.resolve()
-    if whole(folder):
+def run(_options: argparse.Namespace) -> int:
+    """Mend a lock that was cut short; 1: it is whole."""
+    if not LOCK.exists():
         return 1
-    names = mend(folder)
-    sys.stdout.write(
-        f"dvc.lock was cut short, by a kill in the middle of its writing; put together again from DVC's run cache: "
-        f"{', '.join(names) or 'nothing had ended'}\n"
-    )
-    return 0
+    before = LOCK.read_bytes()
+    names = mend()
+    if names:
+        sys.stdout.write(f"dvc.lock had lost what ended before; taken from DVC's run cache: {', '.join(names)}\n")
+    return 1 if LOCK.exists() and LOCK.read_bytes() == before else 0
 
 
 main = Verb("python -m pipeline.dvc_lock", __doc__, arguments, run)

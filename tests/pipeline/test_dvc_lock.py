@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
 from pipeline import dvc_lock
 from tests.standing_night import stand_ins
@@ -26,25 +27,39 @@ def ended(tmp_path_factory):
     return folder, (folder / "dvc.lock").read_text()
 
 
-@pytest.mark.parametrize("last", ["", "schema: '2.0'", "  clean:", "    - path: data/win"])
-def test_a_lock_that_was_cut_short_is_put_together_again(ended, last, capsys):
+@pytest.mark.parametrize(
+    ("last", "lost"),
+    [("", ENDED), ("schema: '2.0'", ENDED), ("  clean:", ENDED), ("      nfiles: 1\n", ENDED[1:])],
+    ids=["empty", "its first line", "DVC refuses it", "DVC reads it, and two stages are gone"],
+)
+def test_a_lock_that_was_cut_short_is_put_together_again(ended, last, lost, capsys, monkeypatch):
     folder, before = ended
+    monkeypatch.chdir(folder)
     (folder / "dvc.lock").write_text(before[: before.index(last) + len(last)] if last else "")
     # A fourth stage was killed in the middle of its work: what it left is no output.
     half = folder / "data" / "models"
     half.mkdir(parents=True, exist_ok=True)
     (half / "half").write_text("not whole")
-    assert repro(folder, "ingest").returncode != 0, "DVC refuses it"
-    assert dvc_lock.main(["--folder", str(folder)]) == 0
-    assert "ingest, clean, validate\n" in capsys.readouterr().out
-    assert (folder / "dvc.lock").read_text() == before
+    assert dvc_lock.main([]) == 0
+    assert f"run cache: {', '.join(lost)}\n" in capsys.readouterr().out
+    assert yaml.safe_load((folder / "dvc.lock").read_text()) == yaml.safe_load(before)
+
+
+def test_dvc_takes_what_was_mended_for_done(ended, monkeypatch):
+    folder, _ = ended
+    monkeypatch.chdir(folder)
+    (folder / "dvc.lock").write_text("")
+    assert repro(folder, "validate").returncode != 0, "DVC refuses an empty lock"
+    assert dvc_lock.main([]) == 0
     done = repro(folder, "validate")
     assert "didn't change, skipping" in done.stdout + done.stderr
 
 
-def test_a_whole_lock_and_none_are_left_alone(ended, tmp_path):
+def test_a_whole_lock_and_none_are_left_alone(ended, tmp_path, monkeypatch):
     folder, before = ended
+    monkeypatch.chdir(folder)
     (folder / "dvc.lock").write_text(before)
-    assert dvc_lock.main(["--folder", str(folder)]) == 1
+    assert dvc_lock.main([]) == 1
     assert (folder / "dvc.lock").read_text() == before
-    assert dvc_lock.main(["--folder", str(tmp_path)]) == 1
+    monkeypatch.chdir(tmp_path)
+    assert dvc_lock.main([]) == 1
