@@ -42,8 +42,8 @@ EVERY_PROBLEM = "every"
 FULL, SIZES = "full", Path("sizes")
 """Runs smaller than ``params.yaml`` says: ``sizes/<name>.yaml`` is laid over it."""
 
-KERNELS = "sched_env"
-"""The package whose functions are compiled."""
+KERNELS = ("sched_env", "pipeline")
+"""Packages with functions that numba compiles."""
 LOOKED_AT, SETTLED_S = 3, 10.0
 """Nights whose compiled kernels are handed on, and for how long these have not changed."""
 
@@ -136,7 +136,7 @@ def hand_on_kernels(known: Iterable[Path], clone: Path) -> None:
         clone: Where they are wanted.
     """
     for folder in known:
-        for index in folder.glob(f"{KERNELS}/**/__pycache__/*.nbi"):
+        for index in (found for package in KERNELS for found in folder.glob(f"{package}/**/__pycache__/*.nbi")):
             target = clone / index.relative_to(folder)
             # numba writes an index before the code it names: of one that is fresh the code may still be another's.
             settled = time.time() - index.stat().st_mtime > SETTLED_S

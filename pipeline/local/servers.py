@@ -242,11 +242,12 @@ def airflow(settings: LocalSettings) -> Iterator[None]:
         return lambda: _healthy(f"{settings.airflow_url}/api/v2/monitor/health", check)
 
     with contextlib.ExitStack() as stack:
-        # A scheduler that is there first starts tasks which then find no API server, and fail.
+        # A scheduler that is there first starts tasks which then find no API server, and fail. The other two start side
+        # by side.
         for command, ready in (
             (["api-server"], healthy()),
-            (["dag-processor"], healthy("dag_processor")),
-            (["scheduler", "--skip-serve-logs"], healthy("scheduler")),
+            (["dag-processor"], lambda: True),
+            (["scheduler", "--skip-serve-logs"], healthy("scheduler", "dag_processor")),
         ):
             start = server_process(
                 f"Airflow's {command[0]}",
