@@ -77,7 +77,7 @@ class AirflowApi:
 
     def tasks(self, dag: str, run: str) -> list[dict[str, Any]]:
         """Task instances of a run, mapped ones each by itself."""
-        path, found = f"/dags/{dag}/dagRuns/{quote(run, safe='')}/taskInstances", []
+        path, found = f"/dags/{dag}/dagRuns/{quote(run, safe='')}/taskInstances", list[dict[str, Any]]()
         while True:  # Airflow gives 100 a page, whatever is asked for; a night of five problems has 85
             page = self.call("GET", path, params={"limit": 100, "offset": len(found), "order_by": "id"})
             found += page["task_instances"]
