@@ -31,7 +31,7 @@ WORKSPACE = "{{ workspace_of(run_id) }}"
 REPRO = (
     f"unset ${{!AIRFLOW__@}} {' '.join(FOR_THE_SIGNER)}; "
     f'reproduce() {{ PATH="{Path(PYTHON).parent}:$PATH" {STAGES_WITH} "{PYTHON}" "$@" </dev/null; }}; '
-    'stage() { reproduce -m dvc repro --single-item -- "$STAGE"; }; '
+    'stage() { reproduce -m dvc --wait-for-lock repro --single-item -- "$STAGE"; }; '
     'if [ "${AIRFLOW_CTX_TRY_NUMBER:-1}" -gt 1 ]; then reproduce -m pipeline.dvc_lock; fi; '
     "stage || { reproduce -m pipeline.dvc_lock && stage; }"
 )

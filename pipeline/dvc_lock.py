@@ -28,7 +28,7 @@ def mend() -> list[str]:
     from dvc.stage.cache import RunCacheNotFoundError
 
     restored: list[Any] = []
-    with Repo() as repo, repo.lock:
+    with Repo(_wait_for_lock=True) as repo, repo.lock:
         try:
             there = Lockfile(repo, str(LOCK.resolve())).load().get("stages", {})
         except DvcException:  # no YAML, or none of a lock

@@ -190,12 +190,16 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def stop_on_terminate() -> None:
-    """Let SIGTERM end the program like Ctrl-C, so that the servers are taken down too."""
+    """Let SIGTERM end the program like Ctrl-C, so that the servers are taken down too.
+
+    SIGINT is named as well: what a shell has started in the background is told to ignore it.
+    """
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, interrupt)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, interrupt)
 
 
 def _healthy(url: str, check: Callable[[requests.Response], bool]) -> bool:
