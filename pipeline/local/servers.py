@@ -121,7 +121,7 @@ def airflow_environment(settings: LocalSettings) -> dict[str, str]:
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         # Nobody edits these DAGs while they run, and reading all of them every 30 s (the default) takes its share.
-        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
         # Tasks that the API server's start overtook are told to wait, not to fail.
         "AIRFLOW__WORKERS__EXECUTION_API_RETRIES": "12",
         # Tasks call git.
