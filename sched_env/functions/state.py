@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,9 +40,6 @@ holds."""
 CHECKPOINT_ROWS = 256
 """So many rows lie between two lists of the instances that are alive: what an episode starts with is found by reading
 the list before its first row and the rows since."""
-WRITABLE: tuple[Literal["C", "W"], ...] = ("C", "W")
-"""Arrays of a trace as kernels take them: for one that is mapped from a file, and so cannot be written to, numba would
-compile every kernel once more."""
 IDLE, IDLE_UNTIL = range(2)
 """Columns of ``State.warm``: idle containers, valid until a time at which they all go."""
 RUNNING_REQUESTS, RART = range(2)
@@ -205,16 +202,18 @@ def cluster_of(trace: FunctionTrace, table: NodeTable, cold_start_s: float, by_u
     )
     if trace.node.max(initial=-1) >= len(table):
         raise TraceError(f"FunctionTrace.node reaches {trace.node.max()}", f"indices of {len(table)} nodes")
-    up = np.require(trace.up if trace.up.size else np.ones((1, len(table)), np.bool_), requirements=WRITABLE)
+    up = trace.up if trace.up.size else np.ones((1, len(table)), np.bool_)
     if up.ndim != 2 or up.shape[1] != len(table):
         raise TraceError(f"FunctionTrace.up has shape {up.shape}", f"(windows, {len(table)}), a column a node")
     homes = np.stack([trace.node, trace.domain, trace.held], axis=1).astype(np.int32)
     alive, alive_from = checkpoints(trace)
-    pace = np.require(trace.pace, requirements=WRITABLE)
+    pace = np.ascontiguousarray(trace.pace)
     paced = np.zeros_like(pace)
     if pace.size:
         paced[1:] = np.cumsum(pace[:-1], axis=0) * trace.up_s
-    cluster = Cluster(nodes, tasks, homes, alive, alive_from, up, 1.0 / trace.up_s, pace, paced, trace.tails)
+    cluster = Cluster(
+        nodes, tasks, homes, alive, alive_from, np.ascontiguousarray(up), 1.0 / trace.up_s, pace, paced, trace.tails
+    )
     set_paced(cluster, tasks)
     return cluster
 
