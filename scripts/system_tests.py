@@ -27,7 +27,7 @@ FILES = {
     "tests/dags/test_backfill_runs.py": "a backfill on a real Airflow, killed in the middle",
     "tests/pipeline/registry/test_rollback_in_airflow.py": "rollback, asked and answered in a real Airflow",
     "tests/pipeline/local/test_interrupted.py": "make run after Ctrl-C, and after the machine went down",
-    "tests/pipeline/local": "make run interrupted, twice at once, without git, on a full disk",
+    "tests/pipeline/local/test_robust.py": "make run twice at once, without git, on a full disk",
     "tests/placement/kube": "the service on Kubernetes: extender, migrator, gates, faults",
     "tests/placement/cpn": "the job controller on Kubernetes, with crashes",
     "tests/sched_env/view": "replays in a browser",
