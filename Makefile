@@ -9,7 +9,9 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 APPROVE ?=
 # full, or a file of sizes/ that is laid over params.yaml: demo is the quick one.
 SIZE ?= full
-# One problem only.
+# What the night is about in place of params.yaml's list: names with commas, or every.
+PROBLEMS ?=
+# One problem only, of those.
 PROBLEM ?= all
 EXTRAS ?= all
 # Test processes; a file stays in one of them.
@@ -38,8 +40,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@if $(BIN)/python -c 'import gymnasium, numba' 2>/dev/null; then $(BIN)/loadmaster compile; fi
 	@touch $@
 
-run: setup ## the nightly loop on this machine: service, Airflow, one run on the sample (APPROVE=yes: unattended, SIZE=demo: quick)
-	@$(BIN)/python -m pipeline.local --size $(SIZE) --problem $(PROBLEM) $(if $(filter yes,$(APPROVE)),--approve)
+run: setup ## the nightly loop on this machine: service, Airflow, one run on the sample (APPROVE=yes: unattended, SIZE=demo: quick, PROBLEMS=every)
+	@$(BIN)/python -m pipeline.local --size $(SIZE) --problem $(PROBLEM) $(if $(PROBLEMS),--problems $(PROBLEMS)) $(if $(filter yes,$(APPROVE)),--approve)
 
 # A file's tests stay in one process, and files are dealt in the order of tests/conftest.py.
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder

@@ -45,6 +45,7 @@ TRAINED = 0.8
 """Share of the days so far that is trained on; the rest of them validates."""
 RULE_STARTS = 64
 """Episodes, spread over the days so far, on which the rule is chosen."""
+CUT = " (`--small`: a cut budget, the rule chosen on 16 episodes, half as many judged a day)"
 BITBRAINS, HUAWEI, PHILLY = "bitbrains-vm-5min/rnd-2013-8", "huawei-east-1/events.csv.gz", "gpu-jobs/philly_jobs.csv.gz"
 
 
@@ -234,7 +235,8 @@ def page(results: Mapping[str, Any]) -> str:
         metric = found["primary"]
         spent = [value for one in found["nights"] for value in one["cpu_s_a_training"]]
         lines += ["", f"## {problem}: {found['source']}", "",
-                  f"{found['about']} Learner `expert`, {json.dumps(found['settings'])}, {found['seeds']} training "
+                  f"{found['about']} Learner `expert`, {json.dumps(found['settings'])}"
+                  f"{CUT if found.get('small') else ''}, {found['seeds']} training "
                   f"seeds, {np.mean(spent):.0f} s of CPU time a training; the machine was shared (load average "
                   f"{found['load_average']}). Figures: {metric}, means over episodes and seeds.", "",
                   "| judged day | episodes | best rule | | retrained | frozen | kept | what was kept |",
@@ -291,6 +293,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         "primary": world.primary,
         "settings": dict(world.settings),
         "seeds": options.seeds,
+        "small": bool(options.small),
         "nights": [],
     }
     for night in range(1, options.nights + 1):

@@ -30,10 +30,14 @@ WORKSPACE = "{{ workspace_of(run_id) }}"
 
 REPRO = (
     f"unset ${{!AIRFLOW__@}} {' '.join(FOR_THE_SIGNER)}; "
-    f'PATH="{Path(PYTHON).parent}:$PATH" {STAGES_WITH} "{PYTHON}" -m dvc repro --single-item -- "$STAGE" </dev/null'
+    f'reproduce() {{ PATH="{Path(PYTHON).parent}:$PATH" {STAGES_WITH} "{PYTHON}" "$@" </dev/null; }}; '
+    'stage() { reproduce -m dvc --wait-for-lock repro --single-item -- "$STAGE"; }; '
+    'if [ "${AIRFLOW_CTX_TRY_NUMBER:-1}" -gt 1 ]; then reproduce -m pipeline.dvc_lock; fi; '
+    "stage || { reproduce -m pipeline.dvc_lock && stage; }"
 )
 """Stages call the bare `python`. A task's input is a socket, at which bash, started by no other shell, takes itself for
-a login by rsh and reads ~/.bashrc: that may put another python first, so ours is put before it once more."""
+a login by rsh and reads ~/.bashrc: that may put another python first, so ours is put before it once more. A lock that a
+kill has cut short is mended, and the stage tried again."""
 
 
 class DvcStage(BashOperator):

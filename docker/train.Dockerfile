@@ -38,6 +38,8 @@ COPY pipeline pipeline
 COPY docker/sbom.py docker/
 RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --no-index --wheel-dir /src/wheels . \
     && /opt/loadmaster/bin/pip install --no-cache-dir --no-deps --no-index /src/wheels/*.whl
+# A pod hands what is compiled here on to its clone (pipeline.workspace); a node with another CPU compiles for itself.
+RUN cd / && /opt/loadmaster/bin/loadmaster compile
 
 FROM ${BASE}
 # git: a pod clones its run's branch.
@@ -51,7 +53,6 @@ RUN /opt/loadmaster/bin/python /tmp/sbom.py loadmaster-train /usr/share/sbom/loa
 ENV PATH=/opt/loadmaster/bin:/usr/local/bin:/usr/bin:/bin \
     HOME=/var/lib/loadmaster \
     LOADMASTER_VAR=/var/lib/loadmaster \
-    NUMBA_CACHE_DIR=/var/lib/loadmaster/numba \
     OMP_NUM_THREADS=1 \
     ORT_DISABLE_TELEMETRY=1 \
     PYTHONUNBUFFERED=1 \

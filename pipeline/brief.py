@@ -60,7 +60,7 @@ def body(problem: str, report: dict[str, Any], links: Iterable[str] = (), live: 
     lines += [f"- ▲ worse than {prose(figure.reference)}: {prose(_levels(figure))}" for figure in worse]
     if live:
         lines.append(f"- Live traffic: {prose(live)}")
-    lines.append(f"- Way back: {_way_back(problem, report)}")
+    lines.append(f"- Way back: {prose(wording.way_back(problem, report.get('champion_digest')))}")
     lines += ["", "| | new | " + " | ".join(f"{prose(name)} | change" for name in _rivals(reference, best)) + " |"]
     lines.append("|---|---|" + "---|---|" * len(_rivals(reference, best)))
     for metric in dict.fromkeys(figure.metric for figure in _ordered(table)):
@@ -104,9 +104,3 @@ def _change(figure: Figure) -> str:
     if figure.unit == "absolute":
         return wording.difference(figure.metric, -figure.better_by)
     return wording.percent(-figure.better_by)
-
-
-def _way_back(problem: str, report: dict[str, Any]) -> str:
-    if report.get("champion_digest") is None:
-        return f"this is the first policy; `loadmaster mode heuristic --problem {problem}` lets the rule answer again"
-    return f"trigger the DAG `rollback` in Airflow with problem {problem}: it asks, pushes and verifies"

@@ -1,7 +1,7 @@
 """Window tables as datasets: time splits without overlap, and the arrays that environments replay.
 
 Arrays are built once for a table's content and span, kept as ``.npy`` files under ``var/cache/windows`` and mapped
-into memory read-only: any number of environments and processes share one copy.
+into memory, copy-on-write: any number of environments and processes share one copy.
 """
 
 from __future__ import annotations
@@ -205,7 +205,9 @@ def mapped(
             for column, values in arrays.items():
                 np.save(unfinished / f"{column}.npy", values, allow_pickle=False)
         kept.forget(STAGE)
-    return {file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in sorted(folder.glob("*.npy"))}
+    # "c", not "r": nothing that is written reaches the file either way, but for an array that says it cannot be written
+    # to numba compiles every kernel once more, half a minute each.
+    return {file.stem: np.load(file, mmap_mode="c", allow_pickle=False) for file in sorted(folder.glob("*.npy"))}
 
 
 def frame_of(windows: Path, table: str, start: datetime, end: datetime, columns: list[str]) -> pd.DataFrame:

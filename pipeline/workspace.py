@@ -8,11 +8,14 @@ wrongly taken from the cache.
 from __future__ import annotations
 
 import argparse
+import glob
 import json
 import os
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +27,7 @@ from pipeline import champions, paths
 from pipeline.registry import places
 from pipeline.settings import load, var
 from pipeline.validate import drift
+from sched_env import problems as registry_of_problems
 from wire.command import Verb
 from wire.errors import ConfigError, legal, run_cli
 
@@ -32,10 +36,16 @@ REPO_ENV = "LOADMASTER_REPO"
 
 
 PROBLEMS_ENV = "LOADMASTER_PROBLEMS"
-"""Other problems than ``params.yaml`` lists, with commas between them: to try one, or all, without a commit."""
+"""Other problems than ``params.yaml`` lists, with commas between them, or ``every``: without a commit."""
+EVERY_PROBLEM = "every"
 
 FULL, SIZES = "full", Path("sizes")
 """Runs smaller than ``params.yaml`` says: ``sizes/<name>.yaml`` is laid over it."""
+
+KERNELS = ("sched_env", "pipeline")
+"""Packages with functions that numba compiles."""
+LOOKED_AT, SETTLED_S = 3, 10.0
+"""Nights whose compiled kernels are handed on, and for how long these have not changed."""
 
 UNFINISHED = "+unfinished"
 """Ends the name of a clone that is being made; no run's folder has a ``+`` in its name."""
@@ -86,6 +96,7 @@ def create(run_id: str, *, source: Path, home: Path, choice: Choice = Choice()) 
     # --shared borrows the source's objects: a clone costs no copy of the history.
     subprocess.run(["git", "clone", "--quiet", "--shared", source, unfinished], check=True)
     configure_dvc(unfinished, home)
+    hand_on_kernels([source, *_newest_first(home / "runs")], unfinished)
     _write_params(unfinished, choice)
     _copy_champions(unfinished, home)
     drift.hand_on((home / "runs").glob(f"*/{paths.VALIDATION}"), unfinished / drift.ACCEPTED)
@@ -112,6 +123,37 @@ def configure_dvc(workspace: Path, home: Path, *, verify: bool = False) -> None:
         lines += f"[core]\n    remote = registry\n['remote \"registry\"']\n    url = {remote}\n"
         lines += "    verify = true\n" if verify else ""
     (workspace / ".dvc" / "config.local").write_text(lines)
+
+
+def hand_on_kernels(known: Iterable[Path], clone: Path) -> None:
+    """Give a clone the machine code that others of the same simulators were compiled to: half a minute a problem.
+
+    Nothing is trusted here: numba uses what bears the stamp of the very source that it would compile
+    (``sched_env.jit``), and compiles otherwise. It never writes into a file, so a link is as good as a copy.
+
+    Args:
+        known: Repositories, clones or installations; of two that have the same kernel the first counts.
+        clone: Where they are wanted.
+    """
+    for folder in known:
+        for index in (found for package in KERNELS for found in folder.glob(f"{package}/**/__pycache__/*.nbi")):
+            target = clone / index.relative_to(folder)
+            # numba writes an index before the code it names: of one that is fresh the code may still be another's.
+            settled = time.time() - index.stat().st_mtime > SETTLED_S
+            if not settled or target.exists() or not target.parent.parent.is_dir():
+                continue
+            target.parent.mkdir(exist_ok=True)
+            for file in (*index.parent.glob(f"{glob.escape(index.stem)}.*.nbc"), index):
+                try:
+                    os.link(file, target.with_name(file.name))
+                except OSError:  # another file system
+                    shutil.copyfile(file, target.with_name(file.name))
+
+
+def _newest_first(runs: Path) -> list[Path]:
+    """The clones of the last few nights: what they compiled beyond the repository."""
+    found = [path for path in runs.glob("*") if path.is_dir() and not path.name.endswith(UNFINISHED)]
+    return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)[:LOOKED_AT]
 
 
 def _write_params(workspace: Path, choice: Choice) -> None:
@@ -196,6 +238,9 @@ def problems(workspace: Path) -> list[str]:
 def offered(folder: Path) -> list[str]:
     """The problems that a night from ``folder`` is about: what :data:`PROBLEMS_ENV` says, else ``params.yaml``."""
     named = [name.strip() for name in os.environ.get(PROBLEMS_ENV, "").split(",") if name.strip()]
+    if named == [EVERY_PROBLEM]:
+        # Those of params.yaml first: what is listed there is what somebody waits for.
+        return list(dict.fromkeys([*problems(folder), *registry_of_problems.names()]))
     return named or problems(folder)
 
 

@@ -9,8 +9,11 @@ No ``fastmath``: a result must not depend on whether a loop was vectorised, comp
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -115,7 +118,8 @@ def _compile(function: Function, **options: Any) -> Function:
         return function
     compiled = _njit(cache=True, pipeline_class=parts.KernelCompiler, **_OPTIONS, **options)(function)
     # numba's cache looks at the kernel's own file only: a changed helper or constant of another module would
-    # silently leave old code in use. Stamping the index with everything the kernel refers to closes that hole.
+    # silently leave old code in use. Stamping the index with everything the kernel refers to closes that hole. By
+    # content, not by time: what was compiled in one clone is good in another (pipeline.workspace hands it on).
     compiled._cache._cache_file._source_stamp = tuple(
         _stamp(one, set()) for one in (_compile, parts.PartLowering.run_pass, compiled.py_func)
     )
@@ -124,8 +128,9 @@ def _compile(function: Function, **options: Any) -> Function:
 
 def _stamp(function: Any, seen: set[str]) -> tuple[Any, ...]:
     """Describe a function's source file and, recursively, the compiled functions and constants it names."""
-    file = os.stat(function.__code__.co_filename)  # noqa: PTH116 - runs for every kernel at import
-    parts: list[Any] = [(function.__qualname__, file.st_mtime_ns, file.st_size)]
+    path = function.__code__.co_filename
+    file = os.stat(path)  # noqa: PTH116 - runs for every kernel at import
+    parts: list[Any] = [(function.__qualname__, _content(path, file.st_mtime_ns, file.st_size))]
     for name in function.__code__.co_names:
         value = function.__globals__.get(name)
         inner = getattr(value, "py_func", None)
@@ -135,3 +140,9 @@ def _stamp(function: Any, seen: set[str]) -> tuple[Any, ...]:
         elif isinstance(value, int | float | str | np.generic):
             parts.append((name, value))
     return tuple(parts)
+
+
+@cache
+def _content(path: str, _mtime_ns: int, _size: int) -> str:
+    """Name a source file by what it holds; read again when it has changed."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()

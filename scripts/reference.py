@@ -134,7 +134,8 @@ def params() -> str:
     lines = [
         "# Parameters",
         "",
-        "The sections of `params.yaml`; an unknown key is an error. `problems` is the list of what a night trains.",
+        "The sections of `params.yaml`; an unknown key is an error. `problems` is the list of what a night trains, "
+        "`seeds` that of its trainings of each.",
         "A setting of an algorithm has its value in `pipeline/policies/<algorithm>.yaml`.",
         "",
     ]

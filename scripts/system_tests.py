@@ -26,7 +26,8 @@ FILES = {
     "tests/test_shift_in_airflow.py": "a load that doubles: seen by watch_live, trained on at once, judged, live",
     "tests/dags/test_backfill_runs.py": "a backfill on a real Airflow, killed in the middle",
     "tests/pipeline/registry/test_rollback_in_airflow.py": "rollback, asked and answered in a real Airflow",
-    "tests/pipeline/local": "make run interrupted, twice at once, without git, on a full disk",
+    "tests/pipeline/local/test_interrupted.py": "make run after Ctrl-C, and after the machine went down",
+    "tests/pipeline/local/test_robust.py": "make run twice at once, without git, on a full disk",
     "tests/placement/kube": "the service on Kubernetes: extender, migrator, gates, faults",
     "tests/placement/cpn": "the job controller on Kubernetes, with crashes",
     "tests/sched_env/view": "replays in a browser",
@@ -39,7 +40,6 @@ WORDS = re.compile(r"(\d+ (?:passed|failed|skipped|errors?))")
 def main() -> int:
     """Run, and write the table after each file."""
     chosen = sys.argv[1:] or list(FILES)
-    lines = {line.split("`")[1]: line for line in _written() if line.startswith("| `")}
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -56,6 +56,8 @@ def main() -> int:
         at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
         minutes = (time.monotonic() - began) / 60
         what = FILES.get(name, "")
+        # Read now, not before: others may have written their lines while this one ran.
+        lines = {line.split("`")[1]: line for line in _written() if line.startswith("| `")}
         lines[name] = f"| `{name}` | {what} | {result} | {minutes:.1f} | {load} | {commit.stdout.strip()} | {at} |"
         body = [lines[one] for one in (*FILES, *(set(lines) - set(FILES))) if one in lines]
         RESULT.write_text(TITLE + "\n" + "\n".join([HEADER, *body]) + "\n")

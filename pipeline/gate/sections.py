@@ -55,23 +55,8 @@ def sections(report: GateReport) -> list[Section]:
         *_fidelity(report),
         *_origins(report),
         Section("Warnings", lines=tuple(report.warnings) or ("None.",)),
-        Section("If it goes wrong", note=rollback(report)),
+        Section("If it goes wrong", note=wording.way_back(report.problem, report.champion_digest)),
     ]
-
-
-def rollback(report: GateReport) -> str:
-    """What the person on call does to undo this promotion."""
-    if report.champion_digest is None:
-        return (
-            "This is the first policy: the service has none before it to go back to. Restarted with "
-            "LOADMASTER_STORE_DIR naming an empty folder it answers everything with its heuristic, "
-            f"{report.reference}; restarted without it, with this policy again."
-        )
-    return (
-        f"python -m pipeline.registry rollback --problem {report.problem} --url (the placement service) --approver "
-        f"(your name) --reason (why): the service goes back to {wording.short(report.champion_digest)}, which it keeps "
-        "in memory. Nothing is retrained, and the flip is recorded."
-    )
 
 
 def footer(report: GateReport) -> str:

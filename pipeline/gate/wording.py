@@ -1,4 +1,4 @@
-"""How numbers are written in sentences, the same in JSON reasons, Markdown, HTML and ``explain``."""
+"""How numbers, and the way back, are written: the same in JSON reasons, Markdown, HTML, ``explain`` and approvals."""
 
 from __future__ import annotations
 
@@ -72,3 +72,22 @@ def short(digest: str | None) -> str:
         return "none"
     scheme, _, rest = digest.rpartition(":")
     return f"{scheme}:{rest[:12]}" if scheme else rest[:12]
+
+
+def way_back(problem: str, champion_digest: str | None) -> str:
+    """What the person on call does to undo a promotion.
+
+    Args:
+        problem: Whose policy was promoted.
+        champion_digest: What was live before it; None: no policy was.
+    """
+    if champion_digest is None:
+        return (
+            f"This is the first policy: loadmaster mode heuristic --problem {problem} lets the rule answer again, "
+            "mode policy gives it back."
+        )
+    return (
+        f"Trigger the DAG rollback in Airflow with problem {problem}: it asks, pushes and verifies. Without Airflow: "
+        f"loadmaster registry rollback --problem {problem} --url (the placement service) --approver (your name) "
+        f"--reason (why). The service goes back to {short(champion_digest)}; nothing is retrained, it is recorded."
+    )

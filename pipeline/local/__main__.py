@@ -26,7 +26,8 @@ from pipeline.local.airflow_api import ENDED, TASK_ENDED, AirflowApi
 from pipeline.local.answer import show_live_policy
 from pipeline.local.servers import APPROVER
 from pipeline.settings import var
-from pipeline.workspace import repository
+from pipeline.workspace import PROBLEMS_ENV, offered, repository
+from sched_env.problems import check
 from wire.command import Verb
 from wire.errors import ConfigError, LoadmasterError, run_cli
 
@@ -34,6 +35,9 @@ DAG = "nightly_retrain"
 SETTLE_SECONDS = 10.0
 """Airflow 3.3 marks an approval failed when it is answered before the scheduler has booked the task's first half
 (an executor event that arrives late); a person never is that quick, a program waits this long."""
+
+LOOK_SECONDS = 2.0
+"""Between two looks at a run: answering costs the API server a twentieth of a core's second."""
 
 NEEDED_GIB = 2.0
 """A night of the sample, with its caches, Airflow's database and logs; a word now beats a full disk in the middle."""
@@ -114,17 +118,26 @@ def follow(api: AirflowApi, run: str, *, approve: bool, announce: str) -> str:
         if state in ENDED:
             progress.show(api.tasks(DAG, run))
             return state
-        time.sleep(1)
+        time.sleep(LOOK_SECONDS)
 
 
-def explain(api: AirflowApi, run: str) -> None:
-    """Say why a run did not put a policy live: the gate's verdict, or the end of a failed task's log."""
+def explain(api: AirflowApi, run: str) -> bool:
+    """Say what became of each problem, and show the end of every failed task's log; returns whether one went live."""
+    tasks = {task["task_id"]: task for task in api.tasks(DAG, run) if task["map_index"] < 0}
+    live = False
+    for name, task in tasks.items():
+        group, dot, verb = name.rpartition(".")
+        if verb != "report" or task["state"] == "skipped":
+            continue
+        promoted = tasks[f"{group}{dot}verify"]["state"] == "success"
+        verdict = api.xcom(DAG, run, name, -1, "verdict") or "no verdict: a stage failed"
+        say(f"  {group + ': ' if group else ''}{'live' if promoted else 'not live'}; gate: {verdict}")
+        live = live or promoted
     for task in api.tasks(DAG, run):
-        if task["task_id"].endswith("report") and task["state"] == "success":
-            say(f"  gate: {api.xcom(DAG, run, task['task_id'], task['map_index'], 'verdict')}")
         if task["state"] == "failed":
             tail = api.log(DAG, run, task["task_id"], task["map_index"], task["try_number"]).splitlines()[-25:]
             say(f"\n  {_name(task)} failed; the end of its log:\n    " + "\n    ".join(tail))
+    return live
 
 
 def require_repository(settings: servers.LocalSettings) -> None:
@@ -184,6 +197,8 @@ def night(*, approve: bool, conf: dict[str, str] | None = None) -> int:
     servers.stop_on_terminate()
     settings = servers.LocalSettings.from_environment(repository(), var())
     require_repository(settings)
+    for problem in offered(settings.repository):
+        check(problem)
     with alone(settings):
         return _night(settings, approve=approve, conf=conf or {})
 
@@ -214,11 +229,9 @@ def _night(settings: servers.LocalSettings, *, approve: bool, conf: dict[str, st
         )
         state = follow(api, run, approve=approve, announce=announce)
         say(f"run ended: {state} after {time.monotonic() - began:.0f} s")
-        promoted = any(t["task_id"].endswith("verify") and t["state"] == "success" for t in api.tasks(DAG, run))
+        promoted = explain(api, run)
         if promoted:
             show_live_policy(settings, say)
-        else:
-            explain(api, run)
         if approve:
             return 0 if promoted else 1
         say(f"\nBoth servers stay up until Ctrl-C.\n{login}")
@@ -230,11 +243,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command line."""
     parser.add_argument("--approve", action="store_true", help="answer the approval as a named user, then stop")
     parser.add_argument("--size", default="full", help="full, or a file of sizes/: demo is the quick one")
-    parser.add_argument("--problem", default="all", help="one problem only")
+    parser.add_argument("--problem", default="all", help="one problem only, of those that the night is about")
+    parser.add_argument(
+        "--problems", default="", help="what the night is about, in place of params.yaml: names with commas, or every"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the night; with --approve, 1: no policy went live."""
+    if options.problems:
+        os.environ[PROBLEMS_ENV] = options.problems
     try:
         return night(approve=options.approve, conf={"size": options.size, "problem": options.problem})
     except requests.RequestException as error:

@@ -77,8 +77,12 @@ class AirflowApi:
 
     def tasks(self, dag: str, run: str) -> list[dict[str, Any]]:
         """Task instances of a run, mapped ones each by itself."""
-        path = f"/dags/{dag}/dagRuns/{quote(run, safe='')}/taskInstances"
-        return list(self.call("GET", path, params={"limit": 200})["task_instances"])
+        path, found = f"/dags/{dag}/dagRuns/{quote(run, safe='')}/taskInstances", list[dict[str, Any]]()
+        while True:  # Airflow gives 100 a page, whatever is asked for; a night of five problems has 85
+            page = self.call("GET", path, params={"limit": 100, "offset": len(found), "order_by": "id"})
+            found += page["task_instances"]
+            if not page["task_instances"] or len(found) >= page["total_entries"]:
+                return found
 
     def xcom(self, dag: str, run: str, task: str, map_index: int, key: str = "return_value") -> Any:
         """A value that a task left for others; None when there is none."""

@@ -120,6 +120,8 @@ def airflow_environment(settings: LocalSettings) -> dict[str, str]:
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        # Nobody edits these DAGs while they run, and reading all of them every 30 s (the default) takes its share.
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
         # Tasks that the API server's start overtook are told to wait, not to fail.
         "AIRFLOW__WORKERS__EXECUTION_API_RETRIES": "12",
         # Tasks call git.
@@ -188,12 +190,16 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def stop_on_terminate() -> None:
-    """Let SIGTERM end the program like Ctrl-C, so that the servers are taken down too."""
+    """Let SIGTERM end the program like Ctrl-C, so that the servers are taken down too.
+
+    SIGINT is named as well: what a shell has started in the background is told to ignore it.
+    """
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, interrupt)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, interrupt)
 
 
 def _healthy(url: str, check: Callable[[requests.Response], bool]) -> bool:
@@ -240,11 +246,12 @@ def airflow(settings: LocalSettings) -> Iterator[None]:
         return lambda: _healthy(f"{settings.airflow_url}/api/v2/monitor/health", check)
 
     with contextlib.ExitStack() as stack:
-        # A scheduler that is there first starts tasks which then find no API server, and fail.
+        # A scheduler that is there first starts tasks which then find no API server, and fail. The other two start side
+        # by side.
         for command, ready in (
             (["api-server"], healthy()),
-            (["dag-processor"], healthy("dag_processor")),
-            (["scheduler", "--skip-serve-logs"], healthy("scheduler")),
+            (["dag-processor"], lambda: True),
+            (["scheduler", "--skip-serve-logs"], healthy("scheduler", "dag_processor")),
         ):
             start = server_process(
                 f"Airflow's {command[0]}",

@@ -18,6 +18,7 @@ from pipeline.registry import places
 from pipeline.registry.runs import LOCK
 from pipeline.settings import var
 from pipeline.workspace import UNFINISHED
+from wire import closure
 
 PREFIX = "work/"
 """Branches of runs under way: what their pods clone. ``merge`` takes them away; ``runs/`` holds what was recorded."""
@@ -79,6 +80,7 @@ def _clone(run_id: str) -> Path:
             f"see {places.REGISTRY_ENV} and the secret that the pod was given",
         )
     workspace.configure_dvc(unfinished, var(), verify=True)
+    workspace.hand_on_kernels([closure.ROOT], unfinished)  # the image was built with its simulators compiled
     unfinished.rename(target)
     return target
 

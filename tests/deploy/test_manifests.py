@@ -168,3 +168,81 @@ def test_the_real_api_server_takes_every_overlay(tmp_path):
             )  # fmt: skip
             assert done.returncode == 0, f"{overlay}: {done.stderr}"
             assert "Warning" not in done.stderr
+
+
+@pytest.mark.kube
+@pytest.mark.timeout(600)
+def test_the_job_controller_can_do_its_work_with_the_rights_of_the_manifests_and_nothing_more(tmp_path):
+    from kubernetes.client import ApiException
+    from kubernetes.config import new_client_from_config
+
+    from placement.cpn.gateway import KubeGateway
+    from placement.kube.lease import Lease
+    from tests.placement.kube import control_plane
+
+    job = {
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "one", "labels": {}},
+        "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "none"}]}}},
+    }  # fmt: skip
+    with control_plane.running(tmp_path / "kube") as plane:
+        kubectl = [str(plane.bin / "kubectl"), f"--kubeconfig={plane.kubeconfig}"]
+
+        def run(*arguments):
+            done = subprocess.run([*kubectl, *arguments], capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            return done.stdout.strip()
+
+        def as_account(name, namespace):
+            config = yaml.safe_load(plane.kubeconfig.read_text())
+            config["users"][0]["user"] = {"token": run("-n", namespace, "create", "token", name)}
+            path = tmp_path / f"{name}.kubeconfig"
+            path.write_text(yaml.safe_dump(config))
+            return new_client_from_config(str(path))
+
+        def refused(client, path):
+            with pytest.raises(ApiException) as error:
+                KubeGateway(client, "jobs").get(path)
+            return error.value.status == 403
+
+        run("create", "namespace", "loadmaster")
+        run("apply", "--validate=strict", "-n", "loadmaster", "-f", str(DEPLOY / "placement.yaml"))
+        run("apply", "--validate=strict", "-f", str(DEPLOY / "jobs.yaml"), "-f", str(DEPLOY / "jobs-cluster.yaml"))
+        run("-n", "loadmaster", "patch", "deployment", "placement", "--patch-file", str(DEPLOY / "jobs-patch.yaml"))
+        pod = yaml.safe_load(run("-n", "loadmaster", "get", "deployment", "placement", "-o", "yaml"))["spec"][
+            "template"
+        ]
+        assert {"store", "log", "keys", "jobs"} <= {volume["name"] for volume in pod["spec"]["volumes"]}
+
+        worker = as_account("loadmaster-jobs", "jobs")
+        gateway = KubeGateway(worker, "jobs")
+        assert gateway.ping() == {}, "namespace, Jobs and nodes are there for it"
+        gateway.create(job)
+        assert gateway.find("one")["metadata"]["name"] == "one"
+        assert gateway.log("one") == "", "it may look for the pod, and there is none"
+        gateway.remove("one")
+        for path in ("/api/v1/namespaces/jobs/secrets", "/api/v1/pods", "/apis/batch/v1/namespaces/default/jobs"):
+            assert refused(worker, path), path
+
+        service = as_account("placement", "loadmaster")
+        lease = Lease(service, "loadmaster", "loadmaster-cpn", "me")
+        for _ in range(2):  # made, then renewed
+            lease.attempt()
+            assert lease.leading
+        assert refused(service, "/apis/coordination.k8s.io/v1/namespaces/loadmaster/leases/another")
+        assert refused(service, "/apis/batch/v1/namespaces/jobs/jobs"), "the service itself makes no Jobs at home"
+
+
+def test_the_service_and_airflow_name_one_log_for_the_shadow_and_the_canary():
+    documents = built("one")
+    pod = of(documents, "Deployment", "placement")["spec"]["template"]["spec"]
+    told = {entry["name"]: entry["value"] for entry in pod["containers"][0]["env"]}
+    values = yaml.safe_load((DEPLOY / "airflow" / "values.yaml").read_text())
+    asked = {entry["name"]: entry["value"] for entry in values["env"]}
+    assert asked["LOADMASTER_LOG_DIR"] == told["LOADMASTER_LOG_DIR"]
+    claim = next(volume for volume in pod["volumes"] if volume["name"] == "log")["persistentVolumeClaim"]["claimName"]
+    assert of(documents, "PersistentVolumeClaim", claim)["spec"]["accessModes"] == ["ReadWriteMany"]
+    [volume] = values["scheduler"]["extraVolumes"]
+    [mount] = values["scheduler"]["extraVolumeMounts"]
+    assert volume["persistentVolumeClaim"] == {"claimName": claim, "readOnly": True}
+    assert (mount["name"], mount["readOnly"]) == (volume["name"], True)
+    assert told["LOADMASTER_LOG_DIR"].startswith(mount["mountPath"])

@@ -1,5 +1,10 @@
+import importlib.util
 import json
+import os
+import shutil
 import subprocess
+import sys
+import time
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -193,3 +198,65 @@ def test_a_smaller_run_still_evaluates_the_rule_that_its_gate_compares_with(path
     for problem, settings in laid["evaluate"].items():
         if problem in problems.names() and "heuristics" in settings:
             assert problems.get(problem).fallback in settings["heuristics"], problem
+
+
+def test_every_problem_can_be_asked_for_those_of_the_file_first(source, var, monkeypatch):
+    monkeypatch.setenv("LOADMASTER_PROBLEMS", "every")
+    path = workspace.create(RUN, source=source, home=var)
+    assert workspace.problems(path)[0] == "functions"
+    assert sorted(workspace.problems(path)) == sorted(problems.names())
+
+
+KERNEL = """
+from sched_env.jit import kernel
+@kernel
+def apply(x):
+    return x * {factor}
+"""
+
+
+def loaded(folder):
+    """Load the kernel of a folder as a new process would; returns it after its first call."""
+    spec = importlib.util.spec_from_file_location("handed_on", folder / "sched_env" / "toy" / "handed_on.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["handed_on"] = module
+    spec.loader.exec_module(module)
+    module.apply(3.0)
+    return module.apply
+
+
+def settle(folder):
+    for path in folder.glob("sched_env/**/*.nb?"):
+        os.utime(path, (time.time() - 60, time.time() - 60))
+
+
+@pytest.mark.parametrize(("factor", "hits"), [(2, 1), (5, 0)], ids=["same source", "other source"])
+def test_a_clone_is_given_compiled_kernels_and_uses_those_of_its_own_source(tmp_path, factor, hits):
+    pytest.importorskip("numba")
+    known, clone = tmp_path / "known", tmp_path / "clone"
+    for folder, number in ((known, 2), (clone, factor)):
+        (folder / "sched_env" / "toy").mkdir(parents=True)
+        (folder / "sched_env" / "toy" / "handed_on.py").write_text(KERNEL.format(factor=number))
+    assert sum(loaded(known).stats.cache_misses.values()) == 1
+    settle(known)
+    workspace.hand_on_kernels([known], clone)
+    there = loaded(clone)
+    assert sum(there.stats.cache_hits.values()) == hits
+    assert there(3.0) == 3.0 * factor
+
+
+def test_what_is_being_compiled_or_has_no_place_in_the_clone_is_not_handed_on(tmp_path):
+    known, clone = tmp_path / "known", tmp_path / "clone"
+    for name in ("toy", "gone"):
+        (known / "sched_env" / name / "__pycache__").mkdir(parents=True)
+        for file in ("k-1.py311.nbi", "k-1.py311.1.nbc"):
+            (known / "sched_env" / name / "__pycache__" / file).write_text("code")
+    (clone / "sched_env" / "toy").mkdir(parents=True)
+    workspace.hand_on_kernels([known], clone)
+    assert not list(clone.rglob("*.nb?")), "a fresh index may name code that is not written yet"
+    settle(known)
+    workspace.hand_on_kernels([known], clone)
+    found = sorted(path.relative_to(clone).as_posix() for path in clone.rglob("*.nb?"))
+    assert found == [f"sched_env/toy/__pycache__/k-1.py311.{end}" for end in ("1.nbc", "nbi")]
+    shutil.rmtree(known)
+    assert (clone / found[0]).read_text() == "code"

@@ -55,7 +55,14 @@ def test_arrays_are_mapped_once_and_shared(folder, at, tmp_path):
     assert list((tmp_path / "var" / "cache" / "windows").iterdir()) == cached
     for trace in (first, second):
         assert isinstance(trace.cpu.base, np.memmap)
-        assert not trace.cpu.flags.writeable
+    first.cpu[:] = -1.0
+    assert second.cpu.min() > 0.0, "what one writes nobody else sees"
+    assert functions.load(folder, START, at(1500))[0].cpu.min() > 0.0, "nor does it reach the file"
+
+
+def test_a_mapped_array_is_of_the_type_that_kernels_are_compiled_for(folder, at):
+    trace, _ = functions.load(folder, START, at(1500))
+    assert all(array.flags.writeable for array in (trace.cpu, trace.up, trace.pace)), "else numba compiles them again"
 
 
 def test_other_windows_are_other_arrays(folder, at, write, event):

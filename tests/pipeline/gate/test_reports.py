@@ -53,7 +53,7 @@ def test_the_body_has_everything_an_approval_needs(report):
         "no back-test: nothing was live",
         "- nodes: 3 gaps filled",
         "### If it goes wrong",
-        "python -m pipeline.registry rollback --problem functions",
+        "loadmaster registry rollback --problem functions",
         report.champion_digest,
         "seed 20260716",
     ):
@@ -152,7 +152,7 @@ def test_the_first_promotion_says_there_is_nothing_older_than_the_heuristic(simu
     data = simulate({"challenger": 0.05, "least_allocated": 0.0})
     body = markdown.render(judge(TERMS, data, first, QUICK))
     assert "the heuristic now live, least_allocated (there is no champion), which is the best heuristic too" in body
-    assert "none before it to go back to" in body
+    assert "loadmaster mode heuristic --problem functions lets the rule answer again" in body
     assert "champion `none`" in body
 
 

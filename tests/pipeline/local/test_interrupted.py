@@ -72,7 +72,12 @@ def test_an_interrupted_night_goes_on_when_it_is_started_again(local, how):
     else:
         for one in running:
             one.kill()
-    process.wait(timeout=120)
+    try:
+        process.wait(timeout=120)
+    except subprocess.TimeoutExpired:
+        for one in everything(process):
+            one.kill()
+        raise
     _, left = psutil.wait_procs(running, timeout=30)
     assert not [one for one in left if one.status() != psutil.STATUS_ZOMBIE], "no process is left behind"
     again = make_run(environment, log)

@@ -75,7 +75,7 @@ def test_an_approval_says_in_its_first_lines_what_changes_and_what_got_worse():
     assert lines[0] == "**vm: better by 2 %**"
     assert lines[2] == "- ⚠ one node \\| was \\<b\\>silent\\</b\\>", "names come from data"
     assert lines[3].startswith("- ▲ worse than champion: cost")
-    assert "`rollback`" in lines[4]
+    assert "Trigger the DAG rollback in Airflow with problem vm" in lines[4]
     assert "| cost | 11 | 10 | ▲ **worse** by -10.00 % [-12.00 %, unbounded] | - | - |" in lines
     assert "40 % of the gap" in lines[-2]
 
