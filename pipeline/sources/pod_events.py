@@ -144,9 +144,9 @@ def _end(life: _Life, told_s: float | None, following_s: float, scrapes: F8) -> 
     # The scrapes of its last minute that can have seen it, and how many of them did.
     low, high = np.searchsorted(scrapes, [max(life.seen_s - STEP_S, life.created_s), life.seen_s], side="right")
     last = min(low + (life.scrapes or high), high) - 1
-    if following_s == np.inf and last + 1 >= len(scrapes):
-        return None  # nobody has looked since
     seen_s = float(scrapes[last]) if last >= low else life.seen_s
+    if following_s == np.inf and not (scrapes >= seen_s + STEP_S).any():
+        return None  # nobody has looked since: shards of kube-state-metrics are scraped one after another
     unseen_s = float(scrapes[last + 1]) if last + 1 < len(scrapes) else np.inf
     # Nobody knows when in a long gap between scrapes it went: soon, as nothing is known of it any more.
     return max(min(seen_s + min((unseen_s - seen_s) / 2, STEP_S), following_s - 1e-3), life.created_s)

@@ -82,7 +82,9 @@ def test_a_deletion_is_known_to_half_a_scrape_interval(lived_s):
 
 
 def test_nobody_is_seen_to_go_where_nothing_is_scraped():
+    # The first that is not scraped any more has not gone while others still are, for less than a minute.
     created, down = START + 100, START + DAY_S - 400
+    assert events((created, created, down - 30), gap=(down, START + 3 * DAY_S)) == [("create", 100)]
     assert events((created, created, down), gap=(down, START + 3 * DAY_S)) == [("create", 100)]
 
 
