@@ -345,6 +345,12 @@ def _spark(config: CleanConfig, scratch: Path) -> Any:
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),  # else a folder where the command was run
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # Without its UI too Spark keeps plans and metrics of the last 1,000 queries, and a day has a hundred: the
+        # driver would grow with the days.
+        "spark.sql.ui.retainedExecutions": "10",
+        "spark.ui.retainedJobs": "10",
+        "spark.ui.retainedStages": "10",
+        "spark.ui.retainedTasks": "1000",
     }
     if config.spark_master.startswith("local"):
         options |= {"spark.local.dir": str(scratch / "spill"), "spark.sql.shuffle.partitions": str(config.threads)}

@@ -64,14 +64,18 @@ def with_presence(pods: ir.Table, pod_lives: ir.Table | None, away: ir.Table | N
         overlap = _overlap(rows.window, pod_lives.begin, pod_lives.end) - away.away.fill_null(0.0)
         # Clocks differ: a pod may be scraped a moment before it is created.
         by_events = ibis.ifelse(overlap > 0, overlap, rows.completeness)
-        # Use may be scraped a moment before what the pod asks for.
-        sizes = {
+        # Use may be scraped a moment before what the pod asks for and whose it is, or in the last moment of a pod that
+        # has completed when that is asked.
+        told = {
+            "node": pod_lives.node,
+            "function": pod_lives.function,
+            "owner_kind": pod_lives.owner_kind,
             "cpu_request_cores": pod_lives.cpu_cores,
             "mem_request_gib": pod_lives.mem_gib,
             "gpu_request_cards": pod_lives.gpus,
         }
-        asked = {name: ibis.coalesce(rows[name], told_size) for name, told_size in sizes.items()}
-        kept = [asked.get(name, rows[name]).name(name) for name in rows.columns if name != "present_ratio"]
+        known = {name: ibis.coalesce(rows[name], value) for name, value in told.items()}
+        kept = [known.get(name, rows[name]).name(name) for name in rows.columns if name != "present_ratio"]
         present = ibis.ifelse(tellers.by_events.fill_null(False), by_events, rows.present_ratio)
         gone = away.away.fill_null(0.0) > 1 - NEARLY
         rows = ended(joined.select(*kept, present_ratio=present, gone=gone))

@@ -1,10 +1,11 @@
 """Pod create and delete events of a day, and the tasks of workflows, from what kube-state-metrics shows.
 
 Creation is exact (``kube_pod_created``). A pod that completes or fails ends then (``kube_pod_completion_time``, else
-when its phase is first seen so), however long its object is kept; one that is deleted while it runs ends in the step
-after it was last seen, so that is known to a minute. A pod that is merely not scraped for a while comes back and has
-not been deleted. One that comes back with another time of creation (a StatefulSet gives its pods their names again) has
-been, and is another life, with its own node and size.
+when its phase is first seen so), however long its object is kept; one that is deleted while it runs ends half-way
+between the last scrape that saw it and the first that did not, so that is known to half a scrape interval. Where
+nothing is scraped nobody is seen to go. A pod that comes back has not been deleted; one that comes back with another
+time of creation (a StatefulSet gives its pods their names again) has been, and is another life, with its own node and
+size.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from pipeline.contracts.raw import EVENTS, MARGIN_S
 from pipeline.sources import Tally
@@ -26,13 +28,17 @@ from pipeline.sources.prometheus_http import Client, Series
 from pipeline.sources.prometheus_server import Server
 
 STEP_S = 60
+SCRAPE_STEP_S = 15
+"""How often it is asked when the last scrape was: the shortest interval in use; of shorter ones some are found."""
 SPAN_S = 21_600
 
 _WHO = "namespace, pod, uid"
+_MINUTE = f"[{STEP_S * 1000 - 1}ms]"
 _SIZES = {"cpu": "cpu_cores", "memory": "mem_bytes", "nvidia_com_gpu": "gpus", "amd_com_gpu": "gpus"}
 Key = tuple[str, str]
 """Pod and uid; old releases of kube-state-metrics tell no uid."""
 T = TypeVar("T")
+F8 = NDArray[np.float64]
 
 
 @dataclass
@@ -41,7 +47,10 @@ class _Life:
 
     created_s: float
     seen_s: float
+    """End of the last minute in which it was seen."""
     key: Key
+    scrapes: int = 0
+    """How many scrapes of that minute saw it; 0: all."""
 
 
 class _Asked:
@@ -57,12 +66,23 @@ class _Asked:
 
     def each_minute(self, metric: str, where: str = "", condition: str = "") -> list[Series]:
         """Ask for a metric of pods minute by minute."""
-        step = f"{STEP_S * 1000 - 1}ms"
-        query = f"max by ({_WHO}) (last_over_time({self._selector(metric, where)}[{step}])){condition}"
+        return self._range(f"max by ({_WHO}) (last_over_time({self._selector(metric, where)}{_MINUTE})){condition}")
+
+    def partly(self, metric: str) -> list[Series]:
+        """Ask how many scrapes of a minute saw a pod, of minutes in which not all did: its first and last."""
+        seen = f"max by ({_WHO}) (count_over_time({self._selector(metric)}{_MINUTE}))"
+        return self._range(f"{seen} < scalar(max({seen}))")
+
+    def scrapes(self, metric: str) -> F8:
+        """Ask when anything of a metric was scraped."""
+        found = self._range(f"max(timestamp({self._selector(metric)}))", SCRAPE_STEP_S)
+        return np.unique(np.concatenate([np.empty(0), *(one.value for one in found)]))
+
+    def _range(self, query: str, step_s: int = STEP_S) -> list[Series]:
         found = []
         for begin in range(self._start_s, self.until_s, SPAN_S):
             last = min(begin + SPAN_S, self.until_s) - STEP_S
-            series, warnings = self._client.range(query, begin, max(last, begin), STEP_S)
+            series, warnings = self._client.range(query, begin, max(last, begin), step_s)
             for warning in warnings:
                 self._tally.skipped[f"server warned: {warning}"] += 1
             found += series
@@ -81,7 +101,7 @@ def pod_events(
 ) -> tuple[pa.Table, pa.Table]:
     """Derive events of a span, and tasks of workflows; ``beyond_s`` is how far after it the server can be asked."""
     asked = _Asked(client, server, span_s, beyond_s, tally)
-    lives = _lives(asked)
+    lives, scrapes = _lives(asked), asked.scrapes("kube_pod_created")
     ends = _ends(asked)
     starts = {_key(one): float(one.value[0]) for one in asked.last("kube_pod_start_time")}
     info = _info(asked, names)
@@ -99,7 +119,7 @@ def pod_events(
             about.update(_found(info, life.key) or {})
             about.update(_found(sizes, life.key) or {})
             rows.append({**about, "at": life.created_s, "action": "create"})
-            ended = _end(life, _found(ends, life.key), after, asked.until_s)
+            ended = _end(life, _found(ends, life.key), after, scrapes)
             started = _found(starts, life.key)
             if about.get("execution"):
                 ran.append(Ran(rows[-1], ended, started))
@@ -117,13 +137,19 @@ def pod_events(
     return raw_table(EVENTS, columns), tasks_table(ran, span_s, tally)
 
 
-def _end(life: _Life, told_s: float | None, following_s: float, until_s: float) -> float | None:
-    """When a life ended: as told, else after it was last seen; None while it goes on."""
+def _end(life: _Life, told_s: float | None, following_s: float, scrapes: F8) -> float | None:
+    """When a life ended: as told, else between the scrapes that saw it and did not; None while it goes on."""
     if told_s is not None and life.created_s <= told_s < following_s:
         return told_s
-    if following_s < np.inf or life.seen_s < until_s - STEP_S:
-        return max(min(life.seen_s + STEP_S, following_s - 1e-3), life.created_s)
-    return None
+    # The scrapes of its last minute that can have seen it, and how many of them did.
+    low, high = np.searchsorted(scrapes, [max(life.seen_s - STEP_S, life.created_s), life.seen_s], side="right")
+    last = min(low + (life.scrapes or high), high) - 1
+    seen_s = float(scrapes[last]) if last >= low else life.seen_s
+    if following_s == np.inf and not (scrapes >= seen_s + STEP_S).any():
+        return None  # nobody has looked since: shards of kube-state-metrics are scraped one after another
+    unseen_s = float(scrapes[last + 1]) if last + 1 < len(scrapes) else np.inf
+    # Nobody knows when in a long gap between scrapes it went: soon, as nothing is known of it any more.
+    return max(min(seen_s + min((unseen_s - seen_s) / 2, STEP_S), following_s - 1e-3), life.created_s)
 
 
 def _lives(asked: _Asked) -> dict[str, list[_Life]]:
@@ -134,7 +160,13 @@ def _lives(asked: _Asked) -> dict[str, list[_Life]]:
         for created, seen in zip(one.value.tolist(), one.time_s.tolist(), strict=True):
             life = found[key[0]].setdefault(created, _Life(created, seen, key))
             life.seen_s = max(life.seen_s, seen)
-    return {pod: [lives[created] for created in sorted(lives)] for pod, lives in found.items()}
+    lives = {pod: [lives[created] for created in sorted(lives)] for pod, lives in found.items()}
+    for one in asked.partly("kube_pod_created"):
+        counts = dict(zip(one.time_s.tolist(), one.value.tolist(), strict=True))
+        for life in lives.get(_key(one)[0], []):
+            if life.key == _key(one):
+                life.scrapes = round(counts.get(life.seen_s, 0))
+    return lives
 
 
 def _ends(asked: _Asked) -> dict[Key, float]:

@@ -259,8 +259,9 @@ class PrometheusSource(Source):
             if not series:
                 tally.skipped[f"chunks without {group}.{entry.metric}"] += 1
                 continue
-            if _measured(entry.metric) and not entry.rate:
-                shared = (group, *entry.used_labels())
+            if _measured(entry.metric):
+                # What fills in for others is of other series, which need not be there whenever theirs are.
+                shared = (group, entry.where if entry.fallback else "", *entry.used_labels())
                 if shared not in scraped:
                     answer, _ = client.range(entry.time_promql(server.matchers), first, last, step)
                     scraped[shared] = _scrape_times(entry, answer, first, last, step)
@@ -330,12 +331,17 @@ def _position(time_s: F8, first: float, step: float) -> NDArray[np.int64]:
 
 
 def _timed(series: Series, entry: Entry, scraped: dict[tuple[str, ...], F8], first: float, step: float) -> Series:
-    """Move samples from the end of their step to when they were scraped, where that is known."""
+    """Move samples from the end of their step to when they were scraped, where that is known.
+
+    A rate looks back further than a step: where its step has no scrape it tells of the steps before.
+    """
     known = scraped.get(_entity(entry, series.labels))
     if known is None:
         return series
     scrape = known[_position(series.time_s, first, step)]
     plausible = (scrape > series.time_s - step) & (scrape <= series.time_s)
+    if entry.rate:
+        return Series(series.labels, scrape[plausible], series.value[plausible])
     return series._replace(time_s=np.where(plausible, scrape, series.time_s))
 
 

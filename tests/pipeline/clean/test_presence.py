@@ -48,7 +48,9 @@ def cleaned(run_clean: Callable[..., Any], healthy: SimpleNamespace) -> Any:
         told(healthy, "never", "create", 645.0),
         told(healthy, "never", "delete", 720.0),
         told(healthy, "gone", "delete", 120.0),
+        {**told(healthy, "bare", "create", 650.0), "function": "f", "owner_kind": "Job"},
     ]
+    teller["samples"].append(healthy.sample("pod_mem_used_bytes", 660.0, healthy.gib, pod="bare"))
     teller["requests"] += [request(healthy, "never", 700.0), request(healthy, "gone", 1900.0)]
     teller["requests"] += [request(healthy, "10.0.0.7", 700.0)]
     return run_clean({"teller": teller, "silent": silent})
@@ -69,6 +71,12 @@ def test_scrapes_lost_in_a_short_life_are_lost(cleaned: Any) -> None:
     row = rows_of(cleaned, "teller", "lossy").iloc[0]
     assert row["present_ratio"] == pytest.approx(180 / 300)
     assert row["completeness"] == pytest.approx(1 / 3)
+
+
+def test_whose_pod_it_is_comes_from_its_events_where_only_its_use_was_scraped(cleaned: Any) -> None:
+    row = rows_of(cleaned, "teller", "bare").iloc[0]
+    assert tuple(row[["node", "function", "owner_kind"]]) == ("n1", "f", "Job")
+    assert (row["cpu_request_cores"], row["mem_request_gib"]) == (1.0, 4.0)
 
 
 def test_without_events_scrapes_tell_how_long_a_pod_was_there(cleaned: Any) -> None:

@@ -1,4 +1,4 @@
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 
 import duckdb
 import numpy as np
@@ -156,3 +156,23 @@ def test_labels_of_pods_knative_and_istio_are_understood(serve_prometheus, tmp_p
         ("pod_info", "fn/a-1", "fn/alpha", None, 1.0),
         ("pod_info", "fn/b-1", "fn/b", None, 1.0),
     ]
+
+
+@pytest.mark.parametrize("cgroups", [True, False], ids=["pods' own counters", "containers' only"])
+def test_who_ends_in_the_last_minute_of_a_day_has_nothing_on_the_next(serve_prometheus, tmp_path, monkeypatch, cgroups):
+    """Where containers fill in for pods, a rate looks back further than to the last scrape."""
+    monkeypatch.setenv("LOADMASTER_VAR", str(tmp_path / "var"))
+    midnight = START + 86_400
+    scrapes = range(midnight - 618, midnight - 17, 30)
+    lines = ["# TYPE container_cpu_usage_seconds_total unknown\n"]
+    for container in ("", "main") if cgroups else ("main",):
+        who = f'container="{container}",namespace="fn",pod="a-1",node="n1"'
+        lines += [f"container_cpu_usage_seconds_total{{{who}}} {at - START} {at}\n" for at in scrapes]
+    (tmp_path / "few.om").write_text("".join(lines) + "# EOF\n")
+    with serve_prometheus(tmp_path, tmp_path / "few.om") as address:
+        config = PrometheusConfig([Server("prod", address)], groups=("cadvisor",), chunk_seconds=86_400, events=False)
+        config = IngestConfig(source="prometheus", prometheus=config)
+        ingest(config, Range(DAY, DAY + timedelta(days=1)), tmp_path / "raw")
+    found = rows((tmp_path / "raw", None), "select metric, epoch(time)::bigint from RAW order by time")
+    assert {metric for metric, _ in found} == {"pod_cpu_seconds" if cgroups else "pod_cpu_used_cores"}
+    assert [at for _, at in found] == list(scrapes)[0 if cgroups else 1 :]
