@@ -116,7 +116,9 @@ def scored_by(policy: Path | None) -> Ask:
         if session is None:
             scores = heuristics.score("pods", "hottest_to_coolest", columns, request.fields, seen.mask)
         else:
-            scores = graph.scores(session, *(array[np.newaxis] for array in seen))[0]
+            scores = graph.scores(
+                session, seen.candidates[np.newaxis], seen.request[np.newaxis], seen.mask[np.newaxis]
+            )[0]
         best = int(np.where(seen.mask, scores, -np.inf).argmax())
         return Answer(names[best], None, session is None, "") if seen.mask.any() else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -63,9 +64,9 @@ class Case:
     """Further metrics -> the margin within which each must not be worse."""
     settings: Mapping[str, Any]
     """Over the algorithm's file."""
-    other: tuple[str, Mapping[str, Any]]
+    other: tuple[str, Mapping[str, Any]] = ("", MappingProxyType({}))
     """The control with another rule to begin at: its name, and what changes in the settings."""
-    targets: Mapping[str, float]
+    targets: Mapping[str, float] = field(default_factory=dict)
     """Test -> least gain on the primary metric, as a share."""
     algorithm: str = "expert"
     within: bool = False

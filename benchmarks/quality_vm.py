@@ -87,7 +87,7 @@ def searched(trace: Any, creations: Ints, seed: int, **changes: Any) -> Trained:
         return {"worse": float(np.mean([np.log(ours[n] / rule[n]) for n in QUEUE]))}
 
     part = Part(scenario, trace, held[5], np.arange(held[5].size))
-    case = Case("vm", (scenario, trace), part, {}, "wait_s", {}, {}, "first_fit", {})
+    case = Case("vm", (scenario, trace), part, {}, "wait_s", {}, {})
     return train(
         lambda count: make_vec(scenario, count, seed, trace, copy=True),
         "evolution",

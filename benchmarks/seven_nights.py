@@ -148,7 +148,7 @@ def case_of(world: World, night: int) -> Case:
     cut = first + int(TRAINED * (end - first))
     train = scenarios.load(world.scenario, {"start_min": first, "start_max": max(cut - world.rows, first + 1)})
     validation = world.part(cut, end, 12 if world.few else 32)
-    return Case(world.problem, (train, world.trace), validation, {}, world.primary, {}, world.settings, "", {})
+    return Case(world.problem, (train, world.trace), validation, {}, world.primary, {}, world.settings)
 
 
 def a_night(world: World, night: int, seeds: int, kept: list[Any], frozen: list[Scorer]) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def cases(data: Path) -> tuple[Case, Case, Part]:
 
     def case(begin: int, cut: int, end: int, table: Any) -> Case:
         train = scenarios.load(world, {"start_min": begin, "start_max": cut - HORIZON})
-        return Case("functions", (train, table), part(cut, end, 24, table), {}, "return", MARGINS, settings, "", {})
+        return Case("functions", (train, table), part(cut, end, 24, table), {}, "return", MARGINS, settings)
 
     middle = (first + second) // 2
     before = case(0, int(0.8 * first), first, (trace, nodes))

@@ -246,7 +246,8 @@ class Allocator:
         self, env: LiveEnv, network: Network, moment: Moment, jobs: Sequence[Job], *, may_wait: bool
     ) -> tuple[list[Decision], bool]:
         """Place until nothing fits; the second is whether the policy would rather wait."""
-        cards, decisions = network.table.cards, []
+        cards = network.table.cards
+        decisions: list[Decision] = []
         while (offered := env.offer()) is not None:
             shown = env.state.shown[0] if env.rules.pairs > 0 else np.array([offered.row])
             self._elsewhere(env, network, [moment.avoid.get(jobs[row].id) if row >= 0 else None for row in shown])
