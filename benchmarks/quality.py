@@ -275,10 +275,11 @@ def page(results: dict[str, Any]) -> str:
                   "| test | look-ahead, future known | shuffled futures | another base rule | promised by validation |",
                   "| --- | --- | --- | --- | --- |"]  # fmt: skip
         for title, entry in found["tests"].items():
-            base = next(name for name in entry if name.startswith("base "))
+            base = next((name for name in entry if name.startswith("base ")), "base")
             cells = [f"{_percent(entry[name]['gain'])} {_interval(entry[name])}" if name in entry else "not measured"
                      for name in ("look-ahead", "shuffled futures", base)]  # fmt: skip
-            cells[2] += f" (`{base.removeprefix('base ')}`)"
+            if base in entry:
+                cells[2] += f" (`{base.removeprefix('base ')}`)"
             lines.append(f"| {title} | {' | '.join(cells)} | {_percent(float(np.mean(found['promised'])))} |")
         if "front" in found:
             lines += ["", *found["front"]["page"]]

@@ -52,7 +52,7 @@ def test_a_further_metric_is_weighed_against_the_return(tmp_path):
     def bill(**changes):
         return search(tmp_path / str(changes), segments=1, **changes).curve[-1]["cost_usd"]
 
-    assert bill(beside={"cost_usd": 5.0}) < bill()
+    assert bill(beside={"cost_usd": 50.0}) < bill(beside={"makespan_s": 50.0})
 
 
 def test_a_search_that_was_stopped_ends_with_the_same_weights(tmp_path):
