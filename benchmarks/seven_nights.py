@@ -234,8 +234,11 @@ def page(results: Mapping[str, Any]) -> str:
         title = f"{found['source']} ({problem}), {len(found['nights'])} nights"
         lines.append(f"| {title} | {found['primary']} | {' | '.join(cells)} |")
     if any(found.get("small") for found in results.values()):
-        lines += ["", "Trained with a cut budget (`--small`). Where the student is far below the rule, the row says what "
-                  "a gate is for (*kept* never follows it there), not what a whole training would be worth."]  # fmt: skip
+        lines += [
+            "",
+            "Trained with a cut budget (`--small`). Where the student is far below the rule, the row says "
+            "what a gate is for (*kept* never follows it there), not what a whole training would be worth.",
+        ]
     for problem, found in results.items():
         metric = found["primary"]
         spent = [value for one in found["nights"] for value in one["cpu_s_a_training"]]
