@@ -217,8 +217,10 @@ def summed(nights: list[dict[str, Any]]) -> dict[str, Any]:
 
 def page(results: Mapping[str, Any]) -> str:
     """Lay the results out for people."""
+    command = "python benchmarks/seven_nights.py --data ../shared/data --out docs/results"
+    command += " --small" if all(found.get("small") for found in results.values()) else ""
     lines = ["# Is nightly retraining worth it?", "",
-             "Made by `python benchmarks/seven_nights.py --data ../shared/data --out docs/results`. Seven consecutive "
+             f"Made by `{command}`. Seven consecutive "
              "nights on recorded arrivals; every policy is judged on the day after, which none has seen, on the same "
              "episodes. *retrained*: trained every night on all days so far; *frozen*: what the first night trained; "
              "*kept*: the newest student, the one before or the rule, whichever is best on the night's validation (the "
@@ -231,6 +233,12 @@ def page(results: Mapping[str, Any]) -> str:
         cells = [_cell(found["week"][arm]) for arm in ("retrained", "frozen", "kept", "retrained - frozen")]
         title = f"{found['source']} ({problem}), {len(found['nights'])} nights"
         lines.append(f"| {title} | {found['primary']} | {' | '.join(cells)} |")
+    if any(found.get("small") for found in results.values()):
+        lines += [
+            "",
+            "Trained with a cut budget (`--small`). Where the student is far below the rule, the row says "
+            "what a gate is for (*kept* never follows it there), not what a whole training would be worth.",
+        ]
     for problem, found in results.items():
         metric = found["primary"]
         spent = [value for one in found["nights"] for value in one["cpu_s_a_training"]]

@@ -61,7 +61,6 @@ def home(tmp_path_factory):
     for problem in problems.names():
         for section, settings in tiny(problem).items() if problem != "functions" else ():
             size.setdefault(section, {})[problem] = settings
-    size["seeds"] = [0]  # a second one is more of the same
     (folder / "sizes" / "tiny.yaml").write_text(yaml.safe_dump(size))
     workspace.hand_on_kernels([ROOT], folder)  # as in the image, whose build ends with compiling
     git(home, "init", "-q", "-b", "main", str(folder))

@@ -28,7 +28,7 @@ KILLED_IN = "clean"
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory):
-    more = {"LOADMASTER_APPROVERS": APPROVER, "STAND_IN_SECONDS": "4", "STAND_IN_FILES": "100"}
+    more = {"LOADMASTER_APPROVERS": APPROVER, "STAND_IN_SECONDS": "15", "STAND_IN_FILES": "100"}
     with standing(tmp_path_factory.mktemp("two"), more) as both:
         yield both
 
