@@ -82,6 +82,7 @@ VERBS: Table = {
         "notify": ("pipeline.notify:main", "tell people by mail or webhook"),
         "contracts": ("pipeline.contracts.__main__:main", "rewrite docs/contracts after a deliberate change"),
         "stages": ("pipeline.stages:main", "hold dvc.yaml to the code that its stages run"),
+        "mend-lock": ("pipeline.dvc_lock:main", "put a dvc.lock that a kill cut short together again"),
     },
     "your shell": {
         "completion": ("wire.cli:completion", "print the completion script for bash, zsh or fish"),

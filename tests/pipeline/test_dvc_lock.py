@@ -1,7 +1,9 @@
 """A lock that a kill left in pieces is put together again from DVC's run cache; nothing that had not ended gets in."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -13,7 +15,9 @@ ENDED = ["ingest", "clean", "validate"]
 
 def repro(folder, stage):
     command = [sys.executable, "-m", "dvc", "repro", "--single-item", stage]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    # Stages say `python`: that of the tests, whether or not their environment is activated.
+    found = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run(command, cwd=folder, env=found, capture_output=True, text=True, check=False)
 
 
 def mend(folder):

@@ -313,6 +313,9 @@ def lose_node(rows: Rows, _: Any) -> None:
     for row in rows["samples"]:
         if row.get("pod") == "p1":
             row["node"] = None
+    for row in rows["events"]:  # which would say it too
+        if row["entity"] == "p1":
+            row["node"] = None
 
 
 def lose_label_once(rows: Rows, make: Any) -> None:
@@ -322,7 +325,7 @@ def lose_label_once(rows: Rows, make: Any) -> None:
 
 
 def no_pods_of_function(rows: Rows, _: Any) -> None:
-    for row in picked(rows, "pod_info"):
+    for row in (*picked(rows, "pod_info"), *rows["events"]):
         row["function"] = None
 
 
