@@ -83,7 +83,7 @@ def problem_stage(name: str, problem: Any, **kwargs: Any) -> Any:
 
 
 def mapped_stage(name: str, instances: Any, template: str = "{}", **kwargs: Any) -> Any:
-    """Make the mapped task of a stage with many instances (``train@functions-expert-0``).
+    """Make the mapped task of a stage with many instances (``train@functions-default-0``).
 
     Args:
         name: The stage in ``dvc.yaml``.

@@ -1,6 +1,7 @@
 """Train one policy.
 
     loadmaster train --problem functions --algorithm maskable_ppo --seed 0    on the windows of data/
+    loadmaster train --problem jobs --algorithm default                       the night's: params.yaml says which
     loadmaster train --env fading --alg dqn                                   on a scenario, as VMAgent's users type it
     loadmaster train --env my/fading.yaml --alg my/algs/dqn.yaml --set segments=8
 
@@ -46,6 +47,8 @@ from wire.contracts.bundle import POLICY_FILE
 from wire.contracts.feature_spec import FeatureSpec
 from wire.errors import run_cli
 
+DEFAULT = "default"
+"""Stands for the algorithm that ``params.yaml`` gives a problem: ``dvc.yaml`` has no other way to a problem's own."""
 WEIGHTS_FILE, DESCRIPTION_FILE, CURVE_FILE = "policy.pt", "policy.json", "curve.csv"
 SHOWN = ("return", "sla_violation_rate", "cost_usd")
 """Beside the metric that decides, on every learning curve."""
@@ -63,6 +66,8 @@ class TrainConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     validation_traces: int
     """Start points of the validation windows that choose among checkpoints, and among seeds at export."""
+    default: str = "expert"
+    """The algorithm of the night, which is trained under the name ``default``."""
     expert: dict[str, Any] = {}
     evolution: dict[str, Any] = {}
     maskable_ppo: dict[str, Any] = {}
@@ -222,7 +227,13 @@ def task_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--problem", choices=tuple(problems.names()), help="learn from the windows of data/")
     what.add_argument("--env", metavar="SCENARIO", help=f"{', '.join(scenarios.names())}, or a YAML file")
     known = ", ".join(algorithms.ALGORITHMS)
-    parser.add_argument("--algorithm", "--alg", required=True, metavar="NAME", help=f"{known}, or a YAML file")
+    parser.add_argument(
+        "--algorithm",
+        "--alg",
+        required=True,
+        metavar="NAME",
+        help=f"{known}, or a YAML file; with --problem also {DEFAULT}: what {paths.PARAMS} names for it",
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="replace an algorithm's setting"
     )
@@ -231,13 +242,14 @@ def task_options(parser: argparse.ArgumentParser) -> None:
 
 def chosen(options: argparse.Namespace) -> tuple[Task, str, list[tuple[str, Mapping[str, Any]]]]:
     """Return the task, the algorithm and the layers over its settings that the options name."""
-    algorithm, values = algorithms.named(options.algorithm)
     layers: list[tuple[str, Mapping[str, Any]]] = []
     if options.problem:
         config = load(f"train.{options.problem}", TrainConfig)
+        algorithm, values = algorithms.named(config.default if options.algorithm == DEFAULT else options.algorithm)
         task = on_windows(options.problem, config)
         layers.append((f"{paths.PARAMS}: train.{options.problem}.{algorithm}", getattr(config, algorithm)))
     else:
+        algorithm, values = algorithms.named(options.algorithm)
         task = on_scenario(scenarios.load(options.env))
     return task, algorithm, [*layers, (options.algorithm, values), ("--set", parse_overrides(options.set))]
 
@@ -278,8 +290,9 @@ def run(options: argparse.Namespace) -> int:
             tensorboard=options.tensorboard or var() / "tensorboard" / scratch.name,
         )
     if options.problem:
-        write(paths.POLICIES / task.problem / f"{algorithm}-{seed}", trained, description)
-        numbers = paths.metrics_of("train", task.problem, algorithm, str(seed))
+        name = DEFAULT if options.algorithm == DEFAULT else algorithm
+        write(paths.POLICIES / task.problem / f"{name}-{seed}", trained, description)
+        numbers = paths.metrics_of("train", task.problem, name, str(seed))
         write_atomic(numbers, json.dumps(description.validation, indent=2).encode() + b"\n")
         return 0
     out = options.out or var() / "trainings" / task.scenario.name / f"{algorithm}-{seed}"

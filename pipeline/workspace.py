@@ -166,7 +166,7 @@ def _write_params(workspace: Path, choice: Choice) -> None:
     document = yaml.safe_load(path.read_text())
     written = dates_as_text(document)
     if choice.size != FULL:
-        written = _laid_over(written, dates_as_text(yaml.safe_load(_size_file(workspace, choice.size).read_text())))
+        written = laid_over(written, dates_as_text(yaml.safe_load(_size_file(workspace, choice.size).read_text())))
     written["problems"] = offered(workspace)
     if strangers := set(choice.problems) - set(written["problems"]):
         raise ConfigError(f"{sorted(strangers)[0]!r} is none of this night's problems", legal(written["problems"]))
@@ -188,11 +188,11 @@ def _size_file(workspace: Path, size: str) -> Path:
     return path
 
 
-def _laid_over(below: Any, above: Any) -> Any:
+def laid_over(below: Any, above: Any) -> Any:
     """Lay one document over another: mappings key by key, anything else as a whole."""
     if not (isinstance(below, dict) and isinstance(above, dict)):
         return above
-    return below | {key: _laid_over(below.get(key), value) for key, value in above.items()}
+    return below | {key: laid_over(below.get(key), value) for key, value in above.items()}
 
 
 def dates_as_text(value: Any) -> Any:

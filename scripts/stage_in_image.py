@@ -17,7 +17,7 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-STAGE = "train@functions-expert-1"
+STAGE = "train@functions-default-1"
 BEFORE = ("ingest", "clean", "validate", "calibrate@functions")
 USER = 10001
 

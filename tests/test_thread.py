@@ -21,7 +21,7 @@ from pipeline.local import servers
 from pipeline.local.__main__ import DAG, SETTLE_SECONDS
 from pipeline.local.airflow_api import ENDED, AirflowApi
 from pipeline.local.servers import APPROVER
-from pipeline.workspace import _laid_over
+from pipeline.workspace import laid_over
 from tests.servers import free_port
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1500)]
@@ -46,7 +46,7 @@ def repository(tmp_path_factory):
             shutil.copy(ROOT / name, folder / name)
     # The way to production is tried here, not the policy; and so is SIZE=demo.
     params, demo = (yaml.safe_load((folder / name).read_text()) for name in ("params.yaml", "sizes/demo.yaml"))
-    (folder / "params.yaml").write_text(yaml.safe_dump(_laid_over(params, demo)))
+    (folder / "params.yaml").write_text(yaml.safe_dump(laid_over(params, demo)))
     git(folder.parent, "init", "-q", "-b", "main", str(folder))
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "the tree under test")

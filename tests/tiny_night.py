@@ -9,6 +9,7 @@ TINY = {
     "teacher_steps": 8, "teacher_epochs": 1,
 }  # fmt: skip
 TINY_EXPERT = {"envs": 4, "segments": 1, "decisions": 4, "states": 16, "epochs": 1, "batch": 32, "hidden": 8}
+TINY_EVOLUTION = {"envs": 4, "segments": 1, "generations": 1, "population": 4}
 SHORTER = {
     "functions": {"horizon": 32},
     "vm": {"horizon": 64},
@@ -22,6 +23,6 @@ def tiny(problem: str) -> dict[str, dict[str, Any]]:
     """Return what to lay over a problem's parts of ``params.yaml``: section -> settings."""
     return {
         "workload": SHORTER.get(problem, {}),
-        "train": {"validation_traces": 4, "maskable_ppo": TINY, "expert": TINY_EXPERT},
+        "train": {"validation_traces": 4, "maskable_ppo": TINY, "expert": TINY_EXPERT, "evolution": TINY_EVOLUTION},
         "evaluate": {"traces": 12, "block_seconds": 1800.0},
     }

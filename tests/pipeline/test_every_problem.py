@@ -14,6 +14,7 @@ from pipeline.clean.config import CleanConfig
 from pipeline.gate import command as gate
 from pipeline.ingest import IngestConfig, Range, ingest
 from pipeline.sources.sample import SampleConfig
+from pipeline.workspace import laid_over
 from sched_env import problems
 from tests.tiny_night import tiny
 
@@ -49,14 +50,17 @@ def test_a_problem_goes_from_windows_to_a_verdict(sample, problem, monkeypatch):
     size = tiny(problem)
     params = SHIPPED | {
         "problems": [problem],
-        "workload": {problem: SHIPPED["workload"][problem] | size["workload"]},
-        "train": {problem: size["train"]},
+        "workload": {problem: laid_over(SHIPPED["workload"][problem], size["workload"])},
+        "train": {problem: laid_over(SHIPPED["train"][problem], size["train"])},
         "evaluate": {problem: size["evaluate"]},
         "gate": {"bootstrap_samples": 200},
     }
     Path("params.yaml").write_text(yaml.safe_dump(params))
     assert calibrate.main(["--problem", problem]) == 0
-    assert train.main(["--problem", problem, "--algorithm", "maskable_ppo", "--seed", "0"]) == 0
+    for algorithm in ("maskable_ppo", "default"):
+        assert train.main(["--problem", problem, "--algorithm", algorithm, "--seed", "0"]) == 0
+    night = json.loads((paths.POLICIES / problem / "default-0" / "policy.json").read_text())
+    assert night["algorithm"] == SHIPPED["train"][problem].get("default", "expert")
     assert export.main(["--problem", problem]) == 0
     assert evaluate.main(["--problem", problem]) == 0
     assert gate.main(["--problem", problem]) == 0

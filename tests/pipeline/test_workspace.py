@@ -192,7 +192,7 @@ def test_other_problems_can_be_tried_without_a_commit(source, var, monkeypatch):
     "path", sorted((workspace.repository() / workspace.SIZES).glob("*.yaml")), ids=lambda path: path.stem
 )
 def test_a_smaller_run_still_evaluates_the_rule_that_its_gate_compares_with(path):
-    laid = workspace._laid_over(
+    laid = workspace.laid_over(
         yaml.safe_load((workspace.repository() / "params.yaml").read_text()), yaml.safe_load(path.read_text())
     )
     for problem, settings in laid["evaluate"].items():

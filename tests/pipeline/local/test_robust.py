@@ -85,11 +85,11 @@ def test_the_demo_is_laid_over_settings_that_exist(tmp_path):
     from pipeline.gate.config import Config
     from pipeline.ingest import IngestConfig
     from pipeline.settings import load
-    from pipeline.workspace import _laid_over
+    from pipeline.workspace import laid_over
 
     below, above = (yaml.safe_load((ROOT / name).read_text()) for name in ("params.yaml", "sizes/demo.yaml"))
     path = tmp_path / "params.yaml"
-    path.write_text(yaml.safe_dump(_laid_over(below, above)))
+    path.write_text(yaml.safe_dump(laid_over(below, above)))
     assert load("ingest", IngestConfig, path)
     assert load("gate", Config, path).guardrails["sla_violation_rate"].absolute == 0.02
     training = load("train", dict, path)["functions"]["expert"]
