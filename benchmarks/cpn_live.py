@@ -306,15 +306,19 @@ def run(
         **({"asked": asked} if asked else {}),
     }  # fmt: skip
     if not faults:
-        # From the decision until the job runs, and from its end until that is known: a card is taken that long besides.
+        # From the decision until the job runs, and from its end until that is known: a card is taken that long besides,
+        # but not while the cluster's own scheduler has none for it.
         spent = {
-            one.job: (one.ended_at or 0.0) - one.arrives_at - driver.ran_s[one.job, one.number]
+            one.job: (one.ended_at or 0.0)
+            - one.arrives_at
+            - driver.ran_s[one.job, one.number]
+            - driver.unbound_s.get((one.job, one.number), 0.0)
             for one in attempts
             if (one.job, one.number) in driver.ran_s
         }
         each = np.array([spent[job.id] for job in sorted(jobs, key=lambda job: job.seq)])
         row["overhead_s"], row["overhead_p90_s"] = float(each.mean()), float(np.quantile(each, 0.9))
-        row["overheads_s"] = each.round(2).tolist()
+        row["overheads_s"], row["unbound_s"] = each.round(2).tolist(), sum(driver.unbound_s.values())
         policy, shown = loaded(trained(data)) if strategy == POLICY else (strategy, {})
         row["simulated"] = simulated(load, network, policy, each, cpu_threshold, shown)
         for figure in FIGURES:
