@@ -269,9 +269,11 @@ def run(
         complete = folder / "complete.yaml"
         complete.write_text(yaml.safe_dump(there))
         complete.replace(folder / "topology.yaml")
+    highest_load = 0.0  # jobs end by the hundred in the first minute; what the load was at the end says little of it
     try:
         while time.monotonic() - began < options.timeout_s:
             time.sleep(0.5)
+            highest_load = max(highest_load, os.getloadavg()[0])
             with read_only(store) as found:
                 counts = found.counts()
             ended = sum(counts.get(state, 0) for state in ("finished", "failed", "cancelled"))
@@ -298,7 +300,8 @@ def run(
     twice = {name: count for name, count in driver.made.items() if count > 1}
     row: dict[str, Any] = {
         "strategy": strategy, "jobs": len(load.jobs), "cpu_threshold": cpu_threshold, "scale": options.scale,
-        "wall_s": round(time.monotonic() - began, 1), "load_average": os.getloadavg()[0], "live": live,
+        "wall_s": round(time.monotonic() - began, 1), "load_average": os.getloadavg()[0],
+        "load_average_max": highest_load, "live": live,
         "submitted": len(answers), "accepted": answers.count(True), "made_twice": twice,
         "ran_together": driver.together,
         "finished_more_than_once": {job: count for job, count in driver.finished.items() if count > 1},
@@ -384,7 +387,8 @@ def table_of(rows: list[dict[str, Any]], command: str) -> str:
             f"| {100 * row['makespan_s_off']:+.1f} % | {low:.1f} to {high:.1f} | {live['mean_completion_s']:.0f} "
             f"| {100 * row['mean_completion_s_off']:+.1f} % | {live['mean_wait_s']:.0f} / {said['mean_wait_s']:.0f} "
             f"| {live['oom']} | {live['card_usd']:.2f} / {said['cost_usd']:.2f} "
-            f"| {row['overhead_s']:.0f} / {row['overhead_p90_s']:.0f} | {row['scale']:g} | {row['load_average']:.0f} |"
+            f"| {row['overhead_s']:.0f} / {row['overhead_p90_s']:.0f} | {row['scale']:g} "
+            f"| {row['load_average_max']:.0f} |"
         )
     faulty = [row for row in rows if "chaos" in row]
     if faulty:

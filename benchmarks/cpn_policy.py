@@ -50,8 +50,10 @@ def loaded(files: dict[str, bytes]) -> tuple[GraphPolicy, dict[str, Any]]:
     """Return the policy for the simulator, and the keys of the scenario in which it is shown what it was taught on."""
     checked = bundle.check(files)
     policy = GraphPolicy(checked.policy, "policy", checked)
-    overrides: dict[str, Any] = policy.manifest.params["workload"]["overrides"]
-    return policy, overrides
+    workload = policy.manifest.params["workload"]
+    if not isinstance(workload, dict):
+        raise SystemExit("the bundle does not say under which scenario it was trained")
+    return policy, workload["overrides"]
 
 
 class Delivery:

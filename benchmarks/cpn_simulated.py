@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placement.cpn.topology import Network
+from sched_env import scenarios
 from sched_env.jobs.state import DATA
 from sched_env.jobs.tables import MB_PER_GB, JobTrace
+from sched_env.jobs.vector import make
 from sched_env.jobs.workload import Workload
 from sched_env.rollout import Policy, chooser
-from sched_env.vector import make_vec
 
 FIGURES = ("makespan_s", "mean_completion_s")
 DRAWS = 20
@@ -59,7 +60,7 @@ def simulated(
         expected = 0.0 if foreseen else float(took.mean())
         told = _told(load, network, took * gb_per_s if foreseen else np.zeros(len(took)))
         keys = {"episode_jobs": len(took), "cpu_threshold": threshold, "startup_s": expected, **(shown or {})}
-        env = make_vec("jobs/testbed", 1, seed, told, **keys)
+        env = make(scenarios.load("jobs/testbed", keys), 1, seed=seed, trace=told)
         choose = chooser(env, policy, seed)
         env.reset(options={"starts": [0], "park": True})
         while env.buffers.active.any():
