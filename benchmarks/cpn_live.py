@@ -211,6 +211,28 @@ class Service:
             self.process = None
 
 
+def until_measured(service: Service, metrics: dict[str, Prometheus], window_s: float) -> None:
+    """Wait until every Prometheus has a whole window of scrapes, and the controller has asked it since.
+
+    A rate over a window that scrapes fill only in part says that nodes are busier than they are. The controller keeps
+    what it found while jobs come and go, which on its fast clock is nearly always.
+    """
+    until = time.monotonic() + 120.0
+    whole_at: float | None = None
+    while time.monotonic() < until:
+        time.sleep(0.5)
+        if whole_at is None and all(one.nodes_seen(window_s + 1.0) for one in metrics.values()):
+            whole_at = time.monotonic()
+        if whole_at is not None:
+            with urllib.request.urlopen(f"{service.url}/v1/network", timeout=60) as answer:
+                clusters = json.loads(answer.read())["clusters"]
+            ages = [(one["prometheus"] or {}).get("age_s") for one in clusters.values()]
+            # What has just been answered may have been asked some seconds ago.
+            if all(age is not None and time.monotonic() - age > whole_at + 3.0 for age in ages):
+                return
+    raise TimeoutError(f"the load of the nodes was not measured, see {service.folder}")
+
+
 def run(
     servers: dict[str, Server], load: Workload, network: Network, data: Path, strategy: str,
     options: argparse.Namespace,
@@ -252,7 +274,7 @@ def run(
     service.until_ready()
     if delivery is not None:
         delivery.push(service.port)
-    time.sleep(12.0)  # rates need a window of scrapes
+    until_measured(service, metrics, settings["settle_s"])
     began = time.monotonic()
     enough, chaos = threading.Event(), {"kills": 0, "restarts": 0, "outages": 0, "silences": 0}
     worker = threading.Thread(target=trouble, args=(service, servers, metrics, options, enough, chaos), daemon=True)
