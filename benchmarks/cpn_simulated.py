@@ -55,13 +55,13 @@ def simulated(
     (rate,) = {float(one) for one in network.table.link_mb_s[0] if np.isfinite(one)}
     gb_per_s = rate / MB_PER_GB
     rng, found = np.random.default_rng(0), []
-    for seed in range(DRAWS):
+    for _ in range(DRAWS):
         took = np.maximum(overhead_s, 0.0) * rng.uniform(0.9, 1.1, len(overhead_s))
         expected = 0.0 if foreseen else float(took.mean())
         told = _told(load, network, took * gb_per_s if foreseen else np.zeros(len(took)))
         keys = {"episode_jobs": len(took), "cpu_threshold": threshold, "startup_s": expected, **(shown or {})}
-        env = make(scenarios.load("jobs/testbed", keys), 1, seed=seed, trace=told)
-        choose = chooser(env, policy, seed)
+        env = make(scenarios.load("jobs/testbed", keys), 1, seed=0, trace=told)
+        choose = chooser(env, policy)  # random_feasible draws as the controller does
         env.reset(options={"starts": [0], "park": True})
         while env.buffers.active.any():
             actions = choose(None)
