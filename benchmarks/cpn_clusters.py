@@ -271,6 +271,8 @@ class Driver:
     """Job -> how often it ran to its end."""
     ran_s: dict[tuple[str, int], float] = field(default_factory=dict)
     """Job and attempt -> how long it really ran: what a controller sees begins and ends later."""
+    unbound_s: dict[tuple[str, int], float] = field(default_factory=dict)
+    """Job and attempt -> how long the cluster's own scheduler had no node for it: it waited, and took no card."""
     together: list[str] = field(default_factory=list)
     """Jobs of which two attempts ran at once: must stay empty."""
     stopped: threading.Event = field(default_factory=threading.Event)
@@ -355,12 +357,20 @@ class Driver:
     def _when_bound(self, play: Play) -> None:
         """Wait until the cluster's own scheduler has found a node, and take a card there that nobody has."""
         api, path = Api(self.servers[play.cluster]), f"/api/v1/namespaces/{self.namespace}/pods/{play.pod}"
+        no_room_from: float | None = None
         while not self.stopped.is_set():
             found = api.insist("GET", path)
             if found is None:
                 return
             node = found["spec"].get("nodeName")
+            if no_room_from is None and any(
+                one["type"] == "PodScheduled" and one.get("reason") == "Unschedulable"
+                for one in found["status"].get("conditions", ())
+            ):
+                no_room_from = self.now()
             if node:
+                if no_room_from is not None:
+                    self.unbound_s[play.job, play.attempt] = self.now() - no_room_from
                 with self._lock:
                     taken = {one.card for one in self.plays.values() if not one.over}
                     cards = [name for name in self.card_types if name.startswith(f"{play.cluster}/{node}/")]

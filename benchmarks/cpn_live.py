@@ -7,8 +7,9 @@ Three kube-apiservers on one etcd, kwok's nodes, a real Prometheus a cluster and
 kube-scheduler; pods and their ends are played (``cpn_clusters``) by the measured co-location profiles. The controller
 is the service itself, a process of its own, and jobs are submitted over HTTP. Its clock runs ``--scale`` times as fast
 as the wall's. All jobs are there before the first decision; figures count from it. The simulator is given the time that
-dispatch, start-up and hearing of the end were measured to take, of each job, on the same clock. ``--beside`` runs share
-the API servers, each in a namespace of its own.
+dispatch, start-up and hearing of the end were measured to take, of each job, on the same clock (``cpn_simulated``).
+``policy`` is a trained one (``cpn_policy``), pushed to the service before the jobs come. ``--beside`` runs share the
+API servers, each in a namespace of its own.
 
 With ``--kills`` the service is killed that often (kill -9) at random times, an API server is restarted, another is lost
 for a while, a Prometheus is silent for a while, 5 % of the attempts fail and every fifth job is submitted twice; then
@@ -19,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import dataclasses
 import json
 import os
 import random
@@ -41,7 +41,8 @@ import numpy as np
 import yaml
 from cpn_clusters import Api, Driver, Server, free_port, programs_folder, start_etcd
 from cpn_metrics import Prometheus
-from numpy.typing import NDArray
+from cpn_policy import Delivery, loaded, trained
+from cpn_simulated import FIGURES, simulated
 
 from placement.cpn import report
 from placement.cpn.clock import Clock
@@ -52,18 +53,15 @@ from sched_env.draws import uniform
 from sched_env.jobs import synthetic
 from sched_env.jobs import trace as traces
 from sched_env.jobs.heuristics import NAMES
-from sched_env.jobs.tables import MB_PER_GB, JobTrace
+from sched_env.jobs.tables import JobTrace
 from sched_env.jobs.topology import TESTBED
 from sched_env.jobs.workload import Workload
-from sched_env.rollout import run_episodes
 from wire.errors import run_cli
 
 STARTUP_S = 5.0
 FAILING = 0.05
 CLUSTERS = 3
-FIGURES = ("makespan_s", "mean_completion_s")
-DRAWS = 20
-BY_PREDICTED_TIME = ("shortest_predicted_first", "min_min")
+POLICY = "policy"
 
 
 def description(
@@ -148,7 +146,7 @@ class Service:
     """The service, as a process."""
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
-        self.folder, self.port = folder, free_port()
+        self.folder, self.port, self.var = folder, free_port(), folder / "var"
         self._file = folder / "cpn.yaml"
         self._file.write_text(yaml.safe_dump(settings))
         self.process: subprocess.Popen[bytes] | None = None
@@ -161,7 +159,7 @@ class Service:
     def start(self) -> None:
         """Start it."""
         environment = {
-            **os.environ, "LOADMASTER_VAR": str(self.folder / "var"), "LOADMASTER_CPN_FILE": str(self._file),
+            **os.environ, "LOADMASTER_VAR": str(self.var), "LOADMASTER_CPN_FILE": str(self._file),
             "LOADMASTER_DECISION_LOG": "false",
         }  # fmt: skip
         with (self.folder / "service.log").open("ab") as log:
@@ -194,12 +192,45 @@ class Service:
             except OSError:
                 time.sleep(0.2)  # it is being killed and started: the same submission again is the same job
 
+    def decisions(self) -> dict[str, float]:
+        """Return how many questions ``jobs`` was asked since the start, and how many the policy did not answer."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+        found = dict.fromkeys(("decisions", "fallback_decisions", "vetoes", "infeasible_requests"), 0.0)
+        for line in lines:
+            name = line.partition("{")[0].removeprefix("loadmaster_").removesuffix("_total")
+            if name in found and 'problem="jobs"' in line:
+                found[name] += float(line.rpartition(" ")[2])
+        return found
+
     def kill(self) -> None:
         """Kill it."""
         if self.process is not None:
             self.process.send_signal(signal.SIGKILL)
             self.process.wait(30)
             self.process = None
+
+
+def until_measured(service: Service, metrics: dict[str, Prometheus], window_s: float) -> None:
+    """Wait until every Prometheus has a whole window of scrapes, and the controller has asked it since.
+
+    A rate over a window that scrapes fill only in part says that nodes are busier than they are. The controller keeps
+    what it found while jobs come and go, which on its fast clock is nearly always.
+    """
+    until = time.monotonic() + 120.0
+    whole_at: float | None = None
+    while time.monotonic() < until:
+        time.sleep(0.5)
+        if whole_at is None and all(one.nodes_seen(window_s + 1.0) for one in metrics.values()):
+            whole_at = time.monotonic()
+        if whole_at is not None:
+            with urllib.request.urlopen(f"{service.url}/v1/network", timeout=60) as answer:
+                clusters = json.loads(answer.read())["clusters"]
+            ages = [(one["prometheus"] or {}).get("age_s") for one in clusters.values()]
+            # What has just been answered may have been asked some seconds ago.
+            if all(age is not None and time.monotonic() - age > whole_at + 3.0 for age in ages):
+                return
+    raise TimeoutError(f"the load of the nodes was not measured, see {service.folder}")
 
 
 def run(
@@ -238,9 +269,12 @@ def run(
     there = description(servers, 0.0, namespace, urls)
     (folder / "topology.yaml").write_text(yaml.safe_dump(there if faults else without_nodes(there)))
     service = Service(folder, settings)
+    delivery = Delivery(trained(data), service.var) if strategy == POLICY else None
     service.start()
     service.until_ready()
-    time.sleep(12.0)  # rates need a window of scrapes
+    if delivery is not None:
+        delivery.push(service.port)
+    until_measured(service, metrics, settings["settle_s"])
     began = time.monotonic()
     enough, chaos = threading.Event(), {"kills": 0, "restarts": 0, "outages": 0, "silences": 0}
     worker = threading.Thread(target=trouble, args=(service, servers, metrics, options, enough, chaos), daemon=True)
@@ -257,14 +291,18 @@ def run(
         complete = folder / "complete.yaml"
         complete.write_text(yaml.safe_dump(there))
         complete.replace(folder / "topology.yaml")
+    highest_load = 0.0  # jobs end by the hundred in the first minute; what the load was at the end says little of it
     try:
         while time.monotonic() - began < options.timeout_s:
             time.sleep(0.5)
+            highest_load = max(highest_load, os.getloadavg()[0])
             with read_only(store) as found:
                 counts = found.counts()
             ended = sum(counts.get(state, 0) for state in ("finished", "failed", "cancelled"))
             if ended == len(load.jobs) and (not faults or chaos["kills"] >= options.kills):
                 break
+        # Kills set the counters back.
+        asked = service.decisions() if strategy == POLICY and not faults else {}
     finally:
         enough.set()
         if faults:
@@ -284,73 +322,35 @@ def run(
     twice = {name: count for name, count in driver.made.items() if count > 1}
     row: dict[str, Any] = {
         "strategy": strategy, "jobs": len(load.jobs), "cpu_threshold": cpu_threshold, "scale": options.scale,
-        "wall_s": round(time.monotonic() - began, 1), "load_average": os.getloadavg()[0], "live": live,
+        "wall_s": round(time.monotonic() - began, 1), "load_average": os.getloadavg()[0],
+        "load_average_max": highest_load, "live": live,
         "submitted": len(answers), "accepted": answers.count(True), "made_twice": twice,
         "ran_together": driver.together,
         "finished_more_than_once": {job: count for job, count in driver.finished.items() if count > 1},
         "finished_in_clusters": len(driver.finished), **({"chaos": chaos} if faults else {}),
+        **({"asked": asked} if asked else {}),
     }  # fmt: skip
     if not faults:
-        # From the decision until the job runs, and from its end until that is known: a card is taken that long besides.
+        # From the decision until the job runs, and from its end until that is known: a card is taken that long besides,
+        # but not while the cluster's own scheduler has none for it.
         spent = {
-            one.job: (one.ended_at or 0.0) - one.arrives_at - driver.ran_s[one.job, one.number]
+            one.job: (one.ended_at or 0.0)
+            - one.arrives_at
+            - driver.ran_s[one.job, one.number]
+            - driver.unbound_s.get((one.job, one.number), 0.0)
             for one in attempts
             if (one.job, one.number) in driver.ran_s
         }
         each = np.array([spent[job.id] for job in sorted(jobs, key=lambda job: job.seq)])
         row["overhead_s"], row["overhead_p90_s"] = float(each.mean()), float(np.quantile(each, 0.9))
-        row["overheads_s"] = each.round(2).tolist()
-        row["simulated"] = simulated(load, network, strategy, each, cpu_threshold)
+        row["overheads_s"], row["unbound_s"] = each.round(2).tolist(), sum(driver.unbound_s.values())
+        policy, shown = loaded(trained(data)) if strategy == POLICY else (strategy, {})
+        row["simulated"] = simulated(load, network, policy, each, cpu_threshold, shown)
         for figure in FIGURES:
             row[f"{figure}_off"] = live[figure] / row["simulated"][figure] - 1.0
     if not options.keep:
         shutil.rmtree(folder, ignore_errors=True)
     return row
-
-
-def simulated(
-    load: Workload,
-    network: Network,
-    strategy: str,
-    overhead_s: NDArray[np.float64],
-    threshold: float,
-) -> dict[str, Any]:
-    """Say what the simulator makes of the same queue: the mean of some draws, and their range.
-
-    What dispatch, start-up and hearing of the end took is given job by job, as the time of a transfer that costs
-    nothing: the simulator has one start-up for all, and what was slow in a run was slow for the jobs of a minute. Each
-    draw changes them by up to a tenth: who takes the last card that is free depends on seconds, and the end of a queue
-    on that. Strategies that put jobs in order by their predicted time would know each job's beforehand: they are given
-    the mean.
-    """
-    if strategy in BY_PREDICTED_TIME:
-        overhead_s = np.full(len(overhead_s), overhead_s.mean())
-    if load.jobs.data_gb.any():
-        raise SystemExit("the queue has data to move: transfers stand for overheads here")
-    link = network.table.link_mb_s
-    (rate,) = {float(one) for one in link[0] if np.isfinite(one)}
-    names = sorted(load.jobs.model_names)
-    columns = {name: getattr(load.jobs, name) for name in JobTrace.__dataclass_fields__ if name != "data_gb"}
-    columns |= {
-        "arrival_s": np.zeros(len(overhead_s)),
-        "origin": np.zeros(len(overhead_s), np.int32),
-        # In the controller's order, which is that of their names: models with the same service take turns by it.
-        "model": np.array([names.index(name) for name in load.jobs.model_names], np.int32)[load.jobs.model],
-        "model_names": tuple(names),
-    }
-    free = dataclasses.replace(network.table, link_usd_per_gb=np.zeros_like(link))
-    rng, found = np.random.default_rng(0), []
-    for seed in range(DRAWS):
-        spread = rng.uniform(0.9, 1.1, 1 if strategy in BY_PREDICTED_TIME else len(overhead_s))
-        took = np.maximum(overhead_s, 0.0) * spread
-        jobs = JobTrace(**columns, data_gb=took * rate / MB_PER_GB)
-        told = Workload(jobs, free, load.runtime)
-        found += run_episodes(
-            "jobs/testbed", strategy, [0], trace=told, seed=seed, episode_jobs=len(took), cpu_threshold=threshold
-        )
-    numbers = [name for name, value in found[0].items() if isinstance(value, float | int)]
-    mean = {name: float(np.mean([one[name] for one in found])) for name in numbers}
-    return mean | {f"{name}_range": [float(f(one[name] for one in found)) for f in (min, max)] for name in FIGURES}
 
 
 def trouble(
@@ -409,7 +409,8 @@ def table_of(rows: list[dict[str, Any]], command: str) -> str:
             f"| {100 * row['makespan_s_off']:+.1f} % | {low:.1f} to {high:.1f} | {live['mean_completion_s']:.0f} "
             f"| {100 * row['mean_completion_s_off']:+.1f} % | {live['mean_wait_s']:.0f} / {said['mean_wait_s']:.0f} "
             f"| {live['oom']} | {live['card_usd']:.2f} / {said['cost_usd']:.2f} "
-            f"| {row['overhead_s']:.0f} / {row['overhead_p90_s']:.0f} | {row['scale']:g} | {row['load_average']:.0f} |"
+            f"| {row['overhead_s']:.0f} / {row['overhead_p90_s']:.0f} | {row['scale']:g} "
+            f"| {row['load_average_max']:.0f} |"
         )
     faulty = [row for row in rows if "chaos" in row]
     if faulty:

@@ -5,10 +5,13 @@ What it says of a node is what others keep busy plus what the jobs there take, a
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import threading
 import time
+import urllib.parse
+import urllib.request
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -117,6 +120,17 @@ class Prometheus:
                 ],
                 stdout=log, stderr=log,
             )  # fmt: skip
+
+    def nodes_seen(self, before_s: float) -> int:
+        """Return of how many nodes it already had a scrape so many seconds ago."""
+        query = f'count(node_cpu_seconds_total{{mode="idle"}} offset {before_s:.0f}s)'
+        try:
+            address = f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
+            with urllib.request.urlopen(address, timeout=10) as answer:
+                found = json.loads(answer.read())["data"]["result"]
+        except OSError:  # it is still starting
+            return 0
+        return int(float(found[0]["value"][1])) if found else 0
 
     def kill(self) -> None:
         """Kill it: it is silent until it is started again."""

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,13 @@ def quantile(values: list[float], percent: float) -> float:
 
 
 def signed_push(folder: Path, hidden: int) -> bytes:
+    """Return the push of an untrained policy of ``functions``."""
+    spec, verdict = problems.spec("functions"), Verdict("pass", "for a benchmark")
+    return signed(folder, sample_bundle.build(spec, hidden=hidden, gate=verdict))
+
+
+def signed(folder: Path, bundle_files: Mapping[str, bytes]) -> bytes:
+    """Make a key that the service in ``folder`` trusts; return the push of a bundle that it signed and promoted."""
     key = ec.generate_private_key(ec.SECP256R1())
     pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
     trusted = folder / "keys" / "trusted"
@@ -121,8 +129,7 @@ def signed_push(folder: Path, hidden: int) -> bytes:
     (trusted / "benchmark.pub").write_bytes(public)
     bundle = folder / "bundle"
     bundle.mkdir()
-    spec, verdict = problems.spec("functions"), Verdict("pass", "for a benchmark")
-    for name, data in sample_bundle.build(spec, hidden=hidden, gate=verdict).items():
+    for name, data in bundle_files.items():
         (bundle / name).write_bytes(data)
     signatures.sign(bundle, private)
     files = {path.name: path.read_bytes() for path in bundle.iterdir()}
@@ -135,13 +142,14 @@ def signed_push(folder: Path, hidden: int) -> bytes:
     return subprocess.run(["tar", "-C", str(bundle), "-cf", "-", "."], check=True, capture_output=True).stdout
 
 
-def push(port: int, folder: Path, archive: bytes) -> None:
+def push(port: int, folder: Path, archive: bytes, problem: str = "functions") -> None:
+    """Make a bundle live, as the first of its problem."""
     headers = {
         "Authorization": "Bearer " + (folder / "keys" / "push-token").read_text().strip(),
         "If-None-Match": "*",
     }
     client = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    client.request("PUT", "/v1/policies/functions", archive, headers)
+    client.request("PUT", f"/v1/policies/{problem}", archive, headers)
     answer = client.getresponse()
     assert answer.status == 200, answer.read()
     answer.read()

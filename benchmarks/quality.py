@@ -133,6 +133,15 @@ def taught(case: Case, seed: int, limits: Row | None = None, **changes: Any) -> 
     return trained, float(json.loads(spent.read_text()))
 
 
+def limits_of(case: Case, rule: Figures) -> Row:
+    """Return how much a training may be worse than the best rule, by its figures on validation."""
+    return {
+        name: float(rule[name].mean()) * (1.0 + HEADROOM * margin)
+        for name, margin in case.shown.items()
+        if case.within and margin > 0.0
+    }
+
+
 def folder(case: Case, settings: Any, seed: int) -> Path:
     """Name the place of a training by all it depends on: the benchmark goes on where it was stopped."""
     code = closure.fingerprint("pipeline.policies.training", *code_of(case.problem))
@@ -160,11 +169,7 @@ def measure(case: Case, seeds: int) -> dict[str, Any]:
     say(f"{case.problem}: best rule on validation {best} ({better * bar:.6g})")
     settings = algorithms.settings(case.algorithm, ("quality_cases.py", case.settings))
     base, ahead = getattr(settings, "base", None) or best, getattr(settings, "decisions", TO_THE_END)
-    limits = {
-        name: float(validated[best][name].mean()) * (1.0 + HEADROOM * margin)
-        for name, margin in case.shown.items()
-        if case.within and margin > 0.0
-    }
+    limits = limits_of(case, validated[best])
     trained = [taught(case, seed, limits) for seed in range(seeds)]
     control, _ = taught(case, 0, limits, shuffled=True, **({"segments": 1} if case.algorithm == "expert" else {}))
     other_name, changes = case.other

@@ -20,9 +20,9 @@ from placement.cpn.config import CpnSettings
 from placement.cpn.records import Attempt, Job
 from placement.cpn.runtimes import Tables
 from placement.cpn.topology import Network
-from sched_env import scenarios
+from sched_env import heuristics, scenarios
 from sched_env.jobs import features
-from sched_env.jobs.batch import batch, discipline_of
+from sched_env.jobs.batch import discipline_of
 from sched_env.jobs.live import Held, LiveEnv, Placed
 from sched_env.jobs.raw_state import fields_of_job
 from sched_env.jobs.scenario import CpnScenario
@@ -270,13 +270,14 @@ class Allocator:
                 elsewhere = mask & ~np.isin(np.array(network.table.nodes)[network.table.card_node], list(bad))
                 if elsewhere.any():
                     mask[:] = elsewhere
+                    env.buffers.feasible[0] = env.buffers.mask[0].sum()  # what random_feasible draws from
 
     def _action(self, env: LiveEnv, job: Job, names: Sequence[str]) -> int:
         if self._policy and self._choose is not None:
             return self._choose(env, job, names)
         if self._pick is None:
             strategy = "min_completion_time" if self._policy else self._settings.strategy
-            self._pick = batch(strategy, env, 0)
+            self._pick = heuristics.batch(strategy, env)
         if self._settings.load_balance > 0.0:
             return self._balanced(env)
         return int(self._pick()[0])

@@ -100,7 +100,7 @@ class Collection(threading.Thread):
                 log.warning("Prometheus of %s: %s", name, probe.error)
 
     def _ask(self, name: str, url: str, probe: Probe) -> None:
-        window_s = max(int(self._settings.settle_s), 1)
+        window_s, asked_at = max(int(self._settings.settle_s), 1), self._clock()
         queries = {kind: query % window_s if kind == "cpu" else query for kind, query in QUERIES.items()}
         answers = {kind: _query(url, query) for kind, query in queries.items()}
         probe.found = {kind: len(series) for kind, series in answers.items()}
@@ -115,7 +115,8 @@ class Collection(threading.Thread):
             card = f"{name}/{series['metric'].get('Hostname', '')}/gpu{series['metric'].get('gpu', '')}"
             self._measured["gpu_gib"][card] = float(series["value"][1]) / MIB_PER_GIB
         probe.error, probe.at = "", time.monotonic()
-        self._at[name] = self._clock()
+        # As old as the question: a job that left while a busy Prometheus thought about it is still in the answer.
+        self._at[name] = asked_at
 
     def others(self, network: Network, books: Books, now: float) -> Mapping[str, Mapping[str, float]]:
         """Return what others use: share of cores and GiB a node, GiB a card; where nothing is known, nothing."""

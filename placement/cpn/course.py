@@ -159,7 +159,13 @@ class Course:
         ]
         if cards:
             taken = Counter(one.card for one in self._ledger.books.attempts.values())
-            self._ledger.relocate(job, attempt, node, min(cards, key=lambda one: (taken[one.name], one.number)).name)
+            card = min(cards, key=lambda one: (taken[one.name], one.number)).name
+            # A large job whose card a small one was given waits in the cluster for that very card. Booked on the card
+            # that the small one left, which cannot hold it, it would block that one, and its own would look free.
+            left = attempt.node
+            self._ledger.relocate(
+                job, attempt, node, card, lambda other: left in self._nodes_for(other, attempt.cluster)
+            )
 
     def _compare(self, event: Listed) -> None:
         """Look for those that should be in a cluster and have no pod there."""

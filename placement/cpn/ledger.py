@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from placement.cpn.allocation import Round
@@ -108,11 +108,23 @@ class Ledger:
             step.change_attempt(attempt, started_at=started)
         job.state, attempt.started_at = "running", started
 
-    def relocate(self, job: Job, attempt: Attempt, node: str, card: str) -> None:
-        """Note where the cluster's own scheduler put a job; whoever was meant for that card gets the one it leaves."""
+    def relocate(
+        self, job: Job, attempt: Attempt, node: str, card: str, may_swap: Callable[[Job], bool] = lambda _: True
+    ) -> None:
+        """Note where the cluster's own scheduler put a job; whoever was meant for that card gets the one it leaves.
+
+        Args:
+            job: Whose attempt.
+            attempt: Which has been found elsewhere.
+            node: Where.
+            card: On it.
+            may_swap: Says whether a job can go where this one was meant to; one that cannot waits for its own card.
+        """
         moved = [(job, attempt, node, card)]
         for other_id, other in self.books.attempts.items():
-            if other is not attempt and other.card == card and not other.pinned and other.started_at is None:
+            if other is attempt or other.card != card or other.pinned or other.started_at is not None:
+                continue
+            if may_swap(self.books.jobs[other_id]):
                 moved.append((self.books.jobs[other_id], other, attempt.node, attempt.card))
                 break
         with self.store.step("relocate") as step:

@@ -161,6 +161,31 @@ def test_a_job_that_has_left_is_not_taken_for_somebody_else_while_metrics_still_
     assert others(collection, rehearsal, clock)["gpu_gib"][CARD] == 8.0
 
 
+def test_what_a_slow_prometheus_says_is_as_old_as_the_question(
+    watched: tuple[Collection, Rehearsal, At],
+    prometheus: Answers,
+    submit: Callable[..., Job],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    collection, rehearsal, clock = watched
+    collection.collect()
+    others(collection, rehearsal, clock)
+    submit(rehearsal, "one", epochs=1000)
+    rehearsal.run()
+    prometheus.cpu["node-0000"] = 0.55  # the job, which has left, is still in part of the rate's window
+    at_once = prometheus.series
+
+    def late(query: str) -> list[dict[str, Any]]:
+        clock.now += 5.0
+        return at_once(query)
+
+    monkeypatch.setattr(prometheus, "series", late)
+    clock.now = rehearsal.world.now + 55.0
+    collection.collect()
+    assert clock.now - rehearsal.world.now == 75.0
+    assert others(collection, rehearsal, clock)["cpu"][NODE] == 0.5
+
+
 def test_what_is_stale_or_no_longer_reported_does_not_count(
     watched: tuple[Collection, Rehearsal, At], prometheus: Answers
 ) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
+from placement.cpn.events import PodSeen
 from placement.cpn.records import Job
 from placement.cpn.submission import read
 from sched_env.jobs import synthetic
@@ -55,7 +56,7 @@ def figures(rehearsal: Rehearsal) -> dict[str, float]:
 
 
 @pytest.mark.soak  # whole queues, and the simulator's own run beside them
-@pytest.mark.parametrize("strategy", [name for name in NAMES if name not in ("random_feasible", "gavel_lp")])
+@pytest.mark.parametrize("strategy", [name for name in NAMES if name != "gavel_lp"])
 def test_a_queue_takes_as_long_as_the_simulator_says(rehearse: Rehearse, strategy: str) -> None:
     rehearsal = rehearse(COUNTS, strategy=strategy)
     # The network in the controller's own order of cards: who deals, cycles or breaks ties goes by their numbers.
@@ -68,6 +69,40 @@ def test_a_queue_takes_as_long_as_the_simulator_says(rehearse: Rehearse, strateg
     for name, value in found.items():
         assert value == pytest.approx(predicted[name], rel=1e-3), name
     assert all(count == 1 for count in rehearsal.world.created.values())
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_who_cannot_go_to_the_card_that_another_left_stays_booked_on_its_own(
+    rehearse: Rehearse, submit: Submit, small: bool
+) -> None:
+    """The cluster's own scheduler gave a job the A100 that a second one, sent at the same time, was meant for."""
+    rehearsal = rehearse({"A100": 1, "P100": 6}, strategy="kube_default", startup_s=5.0)
+    meant = submit(rehearsal, "meant", "cnn-small" if small else "llm-9b")
+    for number in range(6):
+        submit(rehearsal, f"job-{number}")
+    rehearsal.tick()
+    books, network = rehearsal.controller.books, rehearsal.controller.network
+    a100 = next(card for card in network.cards.values() if card.type == "A100")
+    on_it = next(one for one in books.attempts.values() if one.card == a100.name)
+    if not small:
+        assert on_it.job == meant.id
+    taker = next(one for one in books.attempts.values() if one.cluster == a100.cluster and one is not on_it)
+    left = taker.card
+    seen = PodSeen(a100.cluster, taker.job, 1, a100.node, False, None, "", None, 0.0)
+    rehearsal.controller._course.hear(seen, rehearsal.world.now)
+    assert taker.card == a100.name
+    assert on_it.card == (left if small else a100.name)
+    assert (left in {one.card for one in books.attempts.values()}) == small
+
+
+def test_random_feasible_draws_as_in_the_simulator(rehearse: Rehearse, submit: Submit) -> None:
+    rehearsal = rehearse(COUNTS, strategy="random_feasible")
+    job = submit(rehearsal, "one")
+    rehearsal.tick()
+    cards = rehearsal.controller.network.table.cards
+    drawn = int(np.random.default_rng([0, 0]).integers(len(cards)))
+    assert drawn > 0  # the first one is no proof
+    assert rehearsal.controller.books.attempts[job.id].card == cards[drawn]
 
 
 def test_a_job_goes_through_its_states_in_order(rehearse: Rehearse, submit: Submit) -> None:
