@@ -17,6 +17,7 @@ from sched_env.jit import lean_kernel
 from sched_env.jobs.execution import foresee, place
 from sched_env.jobs.observing import observe, show
 from sched_env.jobs.queueing import join, offer
+from sched_env.jobs.runtime import MOST_ON_A_CARD
 from sched_env.jobs.state import (
     ARRIVAL,
     ARRIVED,
@@ -104,6 +105,8 @@ def _occupy(arguments: Any, b: int, rows: Indices, at: Indices, left: Floats, st
         kind, card, node = state.kind[b, c], state.card[b, c], cards.node[c]
         shape = queue.shapes[queue.links[row, SHAPE]]
         i = kind[JOBS]
+        if i == MOST_ON_A_CARD:  # a cluster's own scheduler may send more; the card is full, and that is all to know
+            continue
         kind[i], kind[JOBS] = queue.links[row, MODEL] + 1, i + 1
         slot = state.slot[b, c, i]
         slot[LEFT], slot[START], slot[RUNS], slot[ROW] = left[k], start_s[k], 1.0 if runs[k] else 0.0, row
