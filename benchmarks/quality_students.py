@@ -122,12 +122,13 @@ def measure(name: str, data: Path, seeds: int) -> dict[str, Any]:
 def front(_name: str, data: Path, seeds: int) -> dict[str, Any]:
     """Train a student for each weight of latency against cost: what can be had for what, beside what rules give."""
     began, heuristics = time.process_time(), problems.get("functions").heuristics
+    seeds = min(seeds, FRONT_SEEDS)
     points: dict[str, list[Floats]] = {}
     spent: list[float] = []
     for beta in FRONT_BETAS:
         case = functions(data, beta=beta)
         part = case.tests["10 nodes"]
-        students = [student(case, seed) for seed in range(min(seeds, FRONT_SEEDS))]
+        students = [student(case, seed) for seed in range(seeds)]
         spent += [round(seconds, 1) for _, seconds in students]
         named = {f"students, seed {seed}": each.scorer for seed, (each, _) in enumerate(students)}
         for name, policy in {**named, **{rule: rule for rule in heuristics}}.items():
@@ -141,7 +142,7 @@ def front(_name: str, data: Path, seeds: int) -> dict[str, Any]:
     ours = {"students, mean of seeds": np.mean([*ours.values()], axis=0), **ours}
     found = fronts({rule: sets[rule] for rule in heuristics}, ours, part.blocks)
     found["points"] = {name: each.mean(axis=2).tolist() for name, each in (ours | sets).items()}
-    return found | {"betas": list(FRONT_BETAS), "seeds": min(seeds, FRONT_SEEDS), "blocks": int(np.unique(part.blocks).size),
+    return found | {"betas": list(FRONT_BETAS), "seeds": seeds, "blocks": int(np.unique(part.blocks).size),
                     "episodes": int(part.blocks.size), "cpu_s_a_training": spent, **spent_since(began)}  # fmt: skip
 
 
