@@ -71,7 +71,8 @@ def pages(results: dict[str, Found]) -> dict[str, str]:
                 [
                     f"# {section.title}",
                     "",
-                    f"{MADE} --only {name}`; splits and seeds: `benchmarks/quality_cases.py`. ",
+                    f"{MADE} --only {name}`; splits and seeds: `benchmarks/quality_cases.py`.",
+                    "",
                     *text,
                 ]
             )

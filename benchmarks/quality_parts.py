@@ -221,6 +221,6 @@ def compute(section: Mapping[str, Any]) -> str:
     each = section["cpu_s_a_training"]
     return (
         f"{section['seeds']} training seeds, {np.mean(each):.0f} s of CPU time a training ({len(each)} in all, "
-        f"{sum(each) / 60:.0f} minutes); the last run, without trainings that it found done, "
-        f"{section['cpu_s'] / 60:.0f} minutes of CPU time beside other work (load average {section['load_average']})."
+        f"{sum(each):.0f} s); the last run, without trainings that it found done, {section['cpu_s']:.0f} s beside "
+        f"other work (load average {section['load_average']})."
     )
