@@ -29,7 +29,7 @@ TRAIN, VALIDATION = 0.5, 0.62
 STUDENT_GOES_ON = {"decisions": 40, "states": 16_000, "segments": 2, "student_from": 2, "kept": 1, "student_share": 0.9}
 """Of functions: the first segment improves on the rule, the second on the student of the first. A third makes things
 worse at 10 nodes (docs/decisions/0049-learn-what-was-tried.md)."""
-FRONT_BETAS, FRONT_SEEDS, FRONT = (0.3, 0.5, 0.7, 0.9), 2, ("cost_usd", "response_ratio")
+FRONT_BETAS, FRONT_SEEDS, FRONT = (0.1, 0.3, 0.5, 0.7, 0.9), 2, ("cost_usd", "response_ratio")
 """Weights of latency against cost, the most trainings of each, and what their front is of."""
 QUEUE = 100
 ROWS = 50_000
