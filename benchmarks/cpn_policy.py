@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from place_latency import push, signed
-from quality import judged, limits_of, taught
 from quality_cases import jobs
+from quality_parts import judged
+from quality_students import limits_of, student
 
 from pipeline.export import compare, golden
 from pipeline.policies.onnx_graph import to_onnx
@@ -32,7 +33,7 @@ def trained(data: Path) -> dict[str, bytes]:
     """Train and export; return the files of the bundle, its signature excepted."""
     case = jobs(data)
     limits = limits_of(case, judged(case.validation, BEST_RULE, [case.primary, *case.shown]))
-    found, _ = taught(case, SEED, limits)
+    found, _ = student(case, SEED, limits)
     spec = problems.get("jobs").seen(case.train[0]).spec
     policy = to_onnx(found.scorer, spec)
     session = graph.open_session(policy)

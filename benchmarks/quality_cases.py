@@ -1,8 +1,8 @@
-"""What ``quality.py`` trains and tests on: splits, seeds and settings. One function a problem."""
+"""What ``quality.py`` trains and tests on: splits, seeds and settings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +19,8 @@ from sched_env.jobs.workload import Workload
 from sched_env.workflow import trace as workflow_traces
 from sched_env.workflow.tables import Dag
 
+SEEDS = 5
+"""Trainings of every kind, but those of the front."""
 AZURE = "azure-functions-2019"
 HORIZON = 1000
 """Decisions of an episode of functions."""
@@ -27,6 +29,8 @@ TRAIN, VALIDATION = 0.5, 0.62
 STUDENT_GOES_ON = {"decisions": 40, "states": 16_000, "segments": 2, "student_from": 2, "kept": 1, "student_share": 0.9}
 """Of functions: the first segment improves on the rule, the second on the student of the first. A third makes things
 worse at 10 nodes (docs/decisions/0049-learn-what-was-tried.md)."""
+FRONT_BETAS, FRONT_SEEDS, FRONT = (0.1, 0.3, 0.5, 0.7, 0.9), 2, ("cost_usd", "response_ratio")
+"""Weights of latency against cost, the most trainings of each, and what their front is of."""
 QUEUE = 100
 ROWS = 50_000
 """Jobs drawn from the public queue: the first 20,000 train, the next 10,000 validate, the last 20,000 test."""
@@ -194,9 +198,8 @@ def workflow(data: Path, *, beta: float = 0.7) -> Case:
         {"other instances": part("test"), "unseen kinds": part("unseen")},
         "return",
         {"response_ratio": 0.0, "cost_ratio": 0.0},
-        {"decisions": 3_000, "states": 8_000, "segments": 3, "base": "thrifty"},
-        ("heft", {"base": "heft"}),
-        {},
+        WORKFLOW_SEARCH,
+        algorithm="evolution",
     )
 
 
@@ -204,6 +207,7 @@ WORKFLOW_BETAS = (0.1, 0.3, 0.7)
 WORKFLOW_TERMS = [{"late": 1.0, "slack": -1.0}, {"cost": 1.0}, {"late": 1.0}, {"growth": 1.0}, {"run": 1.0}]
 THRIFTY = [-0.9, -0.1, -1e-6, 0.0, 0.0]
 """Where the search over weights of those terms begins: the rule ``thrifty``, the best on validation."""
+WORKFLOW_SEARCH = {"terms": WORKFLOW_TERMS, "start": THRIFTY, "hidden": 8, "envs": 48, "segments": 3, "generations": 4}
 UNSEEN = "soykb"
 COPIES, MOST_TASKS = 4, 350
 """Copies of each workflow that trains, and their size: a trial goes on to the end, so it costs the square of that."""
@@ -239,6 +243,11 @@ JOBS_SEARCH = {"terms": JOBS_TERMS, "start": MIN_MIN, "hidden": 24, "envs": 32, 
 
 VM_TRAIN, VM_VALIDATION, VM_TEST = 50_000, 70_000, 110_000
 """Ends of the parts of huawei-east-1, by the number of the VM."""
+VM_QUEUE = {5: 870, 20: 5_000}
+"""Servers -> VMs from the start of one queue to that of the next; longer than nearly all."""
+VM_REST = (("vm/fading", 5), ("vm/fading", 20), ("vm/recovering", 5), ("vm/recovering", 20))
+VM_HOURS, VM_PLACEMENTS = ("vm/recovering-l", "vm/expanding"), 4_000
+"""Where server hours are counted, and the placements of such an episode: everything is placed."""
 VM_TERMS = [
     {"occupied_s": 1.0 / 86_400.0},
     {"cpu_free": 1 / 40, "cpu_per_half": -1 / 40, "other_cpu_free": -1 / 40},
@@ -253,7 +262,16 @@ VM_TERMS = [
 NUMA_FIRST_FIT = [1.0, -1e-5, -1e-5, -1e-5, -1e-5, 0.0, 0.0, 0.0, 0.0]
 """``numa_first_fit`` for a scorer that sees no order: the server that was empty longest ago, in it the half that leaves
 the halves most alike."""
+VM_SEARCH = {"terms": VM_TERMS, "start": NUMA_FIRST_FIT, "hidden": 16, "envs": 16, "segments": 3, "generations": 4}
 
+PODS_LOADS = {"generated": 0.58, "Bitbrains": 0.5}
+"""At which the rule leaves 5 to 15 % of the positions in violation."""
+PODS_TRACES = (range(6), range(10, 16), range(20, 32))
+"""Seeds of the generated traces that train, validate and test; 8 starts each."""
+PODS_ENDS, PODS_STARTS = (0, 1 / 2, 9 / 14, 1), (16, 12, 24)
+"""Parts of Bitbrains by time, and starts in each."""
+PODS_EPISODE = 48
+"""Windows."""
 
 RULES_OF_CARDS = ("fifo", "round_robin", "min_completion_time", "min_completion_time_reserve", "memory_best_fit",
                   "easy_backfill", "least_attained_service", "gavel_lp", "shortest_predicted_first",
@@ -261,5 +279,3 @@ RULES_OF_CARDS = ("fifo", "round_robin", "min_completion_time", "min_completion_
 """Run with a card for the job that their own queue offers, as whole schedulers; ``min_min`` chooses pairs."""
 PHILLY_SPEED_UP = 20.0
 """Philly had thousands of cards; on nine its arrivals are as dense as the cards can serve at about this."""
-
-CASES: dict[str, Callable[[Path], Case]] = {"functions": functions, "jobs": jobs}

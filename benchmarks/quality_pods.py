@@ -1,50 +1,59 @@
-"""Pods: can ``best_single_move`` be improved by weights beside the price of a move that it goes by?
-
-    python benchmarks/quality_pods.py --data ../shared/data --out docs/results
+"""The section ``pods`` of ``quality.py``: can ``best_single_move`` be improved by weights beside the price it goes by?
 
 A node's score is minus the exact penalty of the window with the pod there (what the rule counts), and minus a weighted
 sum of what else is seen: peaks, 95th percentiles and means with the pod there, beyond thresholds too, change within the
-window, and the move itself. All weights 0 is the rule. The cross-entropy method searches them on train traces, by
-violations over the rule's, with more moves and more unmet requests punished; validation chooses among the generations,
-the rule included. Generated traces of their own seeds are each a block; Bitbrains is cut by time, blocks are episodes.
-``no choice`` is the last generation as it is, untouched by validation: the winner's curse. The look-ahead tries every
-node at every decision with the future known. The last line is a JSON object.
+window, the move itself, and, in a second search, the same exact count in the two windows before. All other weights 0
+is the rule. The cross-entropy method searches them on train traces, by violations over the rule's, with more moves and
+more unmet requests punished; validation chooses among the generations, the rule included. Generated traces of their own
+seeds are each a block; Bitbrains is cut by time, blocks are episodes. ``no choice`` is the last generation as it is,
+untouched by validation: the winner's curse. The look-ahead tries every node at every decision with the future known.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from quality import BOOTSTRAP_SEED, SAMPLES, look_ahead, say
-from quality_cases import Part
+from quality_cases import PODS_ENDS, PODS_EPISODE, PODS_LOADS, PODS_STARTS, PODS_TRACES, Part
+from quality_parts import (
+    Figures,
+    Floats,
+    Ints,
+    Shown,
+    compare,
+    compute,
+    interval,
+    kept,
+    look_ahead,
+    percent,
+    say,
+    spent_since,
+    table,
+)
 
-from pipeline.statistics.bootstrap import Resampler
-from pipeline.statistics.estimators import mean
 from sched_env import heuristics, scenarios
 from sched_env.jit import lean_kernel
 from sched_env.pods import trace as pod_traces
 from sched_env.pods.batch import left_behind, penalty_at
+from sched_env.pods.counting import SLACK
+from sched_env.pods.state import CPU, MEM, PREVIOUS, ROW, WINDOW
 from sched_env.vector import make_vec
-from wire.errors import run_cli
+from wire import closure
 
-RULE, EPISODE = "best_single_move", 48
+RULE, TARGET = "best_single_move", 0.05
 METRICS = ("resource_violations", "migrations", "performance_violations", "cost_usd")
-SEEDS, GENERATIONS, POPULATION, ELITE, INERTIA = 2, 10, 12, 3, 0.4
+GENERATIONS, POPULATION, ELITE, INERTIA = 10, 20, 5, 0.4
+WINDOWS = 2
+"""Further windows that are counted, in the second search."""
 TERMS = ("penalty", "peak", "peak > 0.8", "p95 > 0.8", "mean", "mean > 0.6", "move", "cpu change", "mem change")
-START = np.array([1.0, 1e-5, 0, 0, 0, 0, 0, 0, 0])
-SPREAD = np.array([0.1, 0.2, 0.2, 0.2, 0.2, 0.2, 0.1, 0.1, 0.1])
-LOADS = {"generated": 0.58, "Bitbrains": 0.5}
-"""At which the rule leaves 5 to 15 % of the positions in violation."""
+SEARCHES = {"this window": TERMS, "three windows": (*TERMS, "one before", "two before")}
+START = np.array([1.0, 1e-5, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+SPREAD = np.array([0.1, 0.2, 0.2, 0.2, 0.2, 0.2, 0.1, 0.1, 0.1, 0.4, 0.4])
 BITBRAINS = "bitbrains-vm-5min/rnd-2013-8"
-Floats = NDArray[np.float64]
-Sheet = dict[str, Floats]
 
 
 @lean_kernel
@@ -58,17 +67,74 @@ def penalties(arguments: Any, active: NDArray[np.bool_], out: Floats) -> None:
                 out[b, n] = penalty_at(cluster, rules, state, scratch, b, n, moved)
 
 
+@lean_kernel
+def counted_before(
+    arguments: Any, active: NDArray[np.bool_], rows: Ints, loads: Floats, sizes: Ints, out: Floats
+) -> None:
+    """Write what each offered pod would have added on each node in windows before, pods being where they are now.
+
+    Positions above and below are counted as in this window (``serial``); a pod that was not there yet is taken as in
+    the first window it is known of. ``rows``, ``loads`` [nodes, positions x 2] and ``sizes`` are room.
+    """
+    cluster, rules, state, _ = arguments
+    nodes = cluster.nodes.shape[0]
+    for b in range(active.size):
+        if not active[b]:
+            continue
+        window, offered = state.cursor[b, WINDOW], state.cursor[b, ROW]
+        first = cluster.window_rows[window]
+        count = cluster.window_rows[window + 1] - first
+        for k in range(count):
+            rows[k] = first + k
+        for back in range(out.shape[1]):
+            loads[:] = 0.0
+            sizes[:] = 0
+            for k in range(count):
+                previous = cluster.pods[rows[k], PREVIOUS]
+                if previous >= 0:
+                    rows[k] = cluster.window_rows[window - back - 1] + previous
+                n = state.place[b, window & 1, k]
+                if n < 0 or k == offered:
+                    continue
+                begin, end = cluster.row_requests[rows[k]], cluster.row_requests[rows[k] + 1]
+                sizes[n] = max(sizes[n], end - begin)
+                for q in range(2 * (end - begin)):
+                    loads[n, q] += cluster.demands[2 * begin + q]
+            begin, end = cluster.row_requests[rows[offered]], cluster.row_requests[rows[offered] + 1]
+            for n in range(nodes):
+                cpu, mem = cluster.nodes[n, CPU], cluster.nodes[n, MEM]
+                change = 0.0
+                for q in range(max(sizes[n], end - begin)):
+                    for there in range(2):
+                        load_cpu, load_mem = loads[n, 2 * q], loads[n, 2 * q + 1]
+                        if there == 1 and q < end - begin:
+                            load_cpu += cluster.demands[2 * (begin + q)]
+                            load_mem += cluster.demands[2 * (begin + q) + 1]
+                        if there == 0 and q >= sizes[n]:
+                            continue
+                        above = load_cpu > rules.threshold * cpu * SLACK or load_mem > rules.threshold * mem * SLACK
+                        low_cpu, low_mem = rules.under_threshold * cpu, rules.under_threshold * mem
+                        below = load_cpu * SLACK < low_cpu or load_mem * SLACK < low_mem
+                        change += (2 * there - 1) * (rules.weight_over * above + rules.weight_under * below)
+                out[b, back, n] = change
+
+
 class Episodes:
     """Episodes of one trace, and how the rule fares in them."""
 
-    def __init__(self, scenario: scenarios.Scenario, trace: Any, starts: NDArray[np.int64]) -> None:
+    def __init__(self, scenario: scenarios.Scenario, trace: Any, starts: Ints) -> None:
         self.part = Part(scenario, trace, starts, np.arange(starts.size))
         self.env = make_vec(scenario, starts.size, 0, trace)
-        self.penalty: Floats = np.zeros(self.env.buffers.mask.shape)
+        cluster, _, state, _ = self.env.arguments
+        shape = self.env.buffers.mask.shape
+        self.penalty: Floats = np.zeros(shape)
+        self.before: Floats = np.zeros((shape[0], WINDOWS, shape[1]))
+        self.room = (np.zeros(state.place.shape[2], np.int64), np.zeros((cluster.nodes.shape[0], state.loads.shape[2])),
+                     np.zeros(cluster.nodes.shape[0], np.int64))  # fmt: skip
         self.names = [feature.name for feature in self.env.feature_spec.candidate]
         self.rule = self.run(None)
 
-    def run(self, weights: Floats | None) -> Sheet:
+    def run(self, weights: Floats | None) -> Figures:
         """Play them by weights; None: by the rule."""
         env, b = self.env, self.env.buffers
         env.reset(options={"starts": self.part.starts, "park": True})
@@ -78,7 +144,10 @@ class Episodes:
                 env.step(rule())
                 continue
             penalties(env.arguments, b.active, self.penalty)
-            env.step(np.where(b.mask, -(self._seen() @ weights), -np.inf).argmax(axis=1))
+            if weights.size > len(TERMS):
+                counted_before(env.arguments, b.active, *self.room, self.before)
+            seen = self._seen()[..., : weights.size]
+            env.step(np.where(b.mask, -(seen @ weights), -np.inf).argmax(axis=1))
         sheet = dict(zip(env.METRICS, b.metrics.T, strict=True))
         return {name: sheet[name].copy() for name in (*METRICS, "sla_violation_rate")}
 
@@ -89,11 +158,11 @@ class Episodes:
         )
         terms = (self.penalty * len(self.penalty[0]), peak, np.maximum(peak - 0.8, 0), np.maximum(p95 - 0.8, 0),
                  level, np.maximum(level - 0.6, 0), 1.0 - column["here"], column["cpu_change_after"],
-                 column["mem_change_after"])  # fmt: skip
+                 column["mem_change_after"], *self.before.transpose(1, 0, 2))  # fmt: skip
         return np.stack(terms, axis=-1)
 
 
-def worse(found: list[Sheet], sets: list[Episodes]) -> float:
+def worse(found: list[Figures], sets: list[Episodes]) -> float:
     """Violations over the rule's, with more moves and more unmet requests punished; below 1 is better than the rule."""
     share = {
         name: (sum(each[name].sum() for each in found) + 1.0) / (sum(each.rule[name].sum() for each in sets) + 1.0)
@@ -103,10 +172,10 @@ def worse(found: list[Sheet], sets: list[Episodes]) -> float:
     return float(share["resource_violations"] + 0.5 * more)
 
 
-def searched(train: list[Episodes], validation: list[Episodes], seed: int) -> tuple[Floats, Floats, list[float]]:
+def searched(train: list[Episodes], validation: list[Episodes], terms: int, seed: int) -> dict[str, list[float]]:
     """Return the weights that validation chose, those of the last generation, and the curve on validation."""
-    rng, centre, spread = np.random.default_rng(seed), START.copy(), SPREAD.copy()
-    chosen, curve = START, [1.0]
+    rng, centre, spread = np.random.default_rng(seed), START[:terms].copy(), SPREAD[:terms].copy()
+    chosen, curve = centre, [1.0]
     for generation in range(GENERATIONS):
         half = rng.normal(size=(POPULATION // 2, centre.size))
         draws = centre + spread * np.concatenate([half, -half])
@@ -118,16 +187,16 @@ def searched(train: list[Episodes], validation: list[Episodes], seed: int) -> tu
         if found < min(curve):
             chosen = centre.copy()
         curve.append(found)
-        say(f"  seed {seed} generation {generation + 1}: {found:.4f}")
-    return chosen, centre, curve
+        say(f"  pods, {terms} terms, seed {seed} generation {generation + 1}: {found:.4f}")
+    return {"chosen on validation": chosen.tolist(), "no choice": centre.tolist(), "curve": curve}
 
 
-def generated(load: float, seeds: range, starts: int) -> list[Episodes]:
+def generated(load: float, seeds: range) -> list[Episodes]:
     """Traces of these seeds."""
     sets = []
     for seed in seeds:
         scenario = scenarios.load("pods/deploy", {"load": load, "trace_seed": seed})
-        first = np.linspace(0, scenario.trace_windows - EPISODE - 1, starts).astype(np.int64)  # type: ignore[attr-defined]
+        first = np.linspace(0, scenario.trace_windows - PODS_EPISODE - 1, 8).astype(np.int64)  # type: ignore[attr-defined]
         sets.append(Episodes(scenario, pod_traces.load(None, scenario), first))  # type: ignore[arg-type]
     return sets
 
@@ -137,108 +206,97 @@ def bitbrains(data: Path, load: float) -> tuple[list[Episodes], ...]:
     scenario = scenarios.load("pods/deploy", {"load": load})
     trace = pod_traces.load(data / BITBRAINS, scenario)  # type: ignore[arg-type]
     windows = make_vec(scenario, 1, 0, trace).arguments[0].window_rows.size - 1
-    ends = [0, windows // 2, 9 * windows // 14, windows - EPISODE - 1]
+    ends = [*(int(windows * share) for share in PODS_ENDS[:-1]), windows - PODS_EPISODE - 1]
     return tuple(
-        [Episodes(scenario, trace, np.linspace(first, last - EPISODE, count).astype(np.int64))]
-        for first, last, count in zip(ends, ends[1:], (16, 12, 24), strict=False)
+        [Episodes(scenario, trace, np.linspace(first, last - PODS_EPISODE, count).astype(np.int64))]
+        for first, last, count in zip(ends, ends[1:], PODS_STARTS, strict=False)
     )
 
 
-def compared(found: list[Sheet], sets: list[Episodes], *, whole: bool) -> dict[str, Any]:
-    """Hold tests against the rule; ``whole``: a trace is a block, else an episode."""
-    rows = {name: np.concatenate([each[name] for each in found]) for name in METRICS}
-    rule = {name: np.concatenate([each.rule[name] for each in sets]) for name in METRICS}
+def compared(found: list[list[Figures]], sets: list[Episodes]) -> dict[str, Any]:
+    """Hold tests, by seed and trace, against the rule; a trace is a block, an episode where there is one trace."""
     sizes = [each.part.starts.size for each in sets]
-    blocks = np.repeat(np.arange(len(sets)), sizes) if whole else np.arange(sum(sizes))
-    resampler = Resampler(np.zeros(blocks.size, np.intp), blocks, samples=SAMPLES, seed=BOOTSTRAP_SEED)
-    result: dict[str, Any] = {"episodes": int(blocks.size), "blocks": int(np.unique(blocks).size)}
-    for name in METRICS:
-        estimate = resampler.estimate(mean((rows[name] - rule[name]) / max(rule[name].mean(), 1e-9)))
-        result[name] = {"rule": float(rule[name].mean()), "ours": float(rows[name].mean()),
-                        "change": estimate.value, "interval": [estimate.lower, estimate.upper]}  # fmt: skip
-    return result
+    blocks = np.repeat(np.arange(len(sets)), sizes) if len(sets) > 1 else np.arange(sizes[0])
+    rule = {name: np.concatenate([each.rule[name] for each in sets]) for name in METRICS}
+    ours = [{name: np.concatenate([each[name] for each in one]) for name in METRICS} for one in found]
+    return compare("pods", blocks, ours, rule)
 
 
-def measure(data: Path, seeds: int, traces: list[str]) -> dict[str, Any]:
+def measure(_name: str, data: Path, seeds: int) -> dict[str, Any]:
     """Search and judge on each kind of trace."""
-    result: dict[str, Any] = {}
-    for title in traces:
-        load, began = LOADS[title], time.process_time()
+    began, spent = time.process_time(), []
+    code = closure.fingerprint("sched_env.pods.batch", "sched_env.pods.vector", "sched_env.pods.trace")
+    result: dict[str, Any] = {"traces": {}}
+    for title, load in PODS_LOADS.items():
         if title == "generated":
-            train, validation, test = (generated(load, each, 8) for each in (range(3), range(10, 13), range(20, 26)))
+            train, validation, test = (generated(load, each) for each in PODS_TRACES)
         else:
             train, validation, test = bitbrains(data, load)
         share = float(np.mean([each.rule["sla_violation_rate"].mean() for each in test]))
-        found = [searched(train, validation, seed) for seed in range(seeds)]
-        whole = title == "generated"
-        entry: dict[str, Any] = {"load": load, "share": share, "curves": [each[2] for each in found]}
-        for name, tried in (
-            ("chosen on validation", [one[0] for one in found]),
-            ("no choice", [one[1] for one in found]),
-        ):
-            sheets = [[each.run(weights) for each in test] for weights in tried]
-            means = [
-                {name: np.mean([s[k][name] for s in sheets], axis=0) for name in METRICS} for k in range(len(test))
-            ]
-            entry[name] = compared(means, test, whole=whole)
-        first = test[0]
-        ahead = look_ahead(first.part, RULE, 40, list(METRICS))
-        few = Episodes(first.part.scenario, first.part.trace, first.part.starts[: ahead[METRICS[0]].size])
-        entry["look-ahead"] = compared([ahead], [few], whole=False)
-        entry["weights"] = [dict(zip(TERMS, np.round(one[0], 4).tolist(), strict=True)) for one in found]
-        entry |= {"seeds": seeds, "cpu_s": round(time.process_time() - began, 1),
-                  "load_average": round(os.getloadavg()[0], 1)}  # fmt: skip
-        result[title] = entry
-        say(json.dumps({title: entry["chosen on validation"]["resource_violations"]}))
-    return result
+        entry: dict[str, Any] = {"load": load, "share": share, "searches": {}}
+        for search, terms in SEARCHES.items():
+            found = []
+            for seed in range(seeds):
+                starts = [each.part.starts.tolist() for each in (*train, *validation)]
+                depends = (title, load, starts, terms, START, SPREAD, GENERATIONS, POPULATION, ELITE, INERTIA, code)
+                search_once = partial(searched, train, validation, len(terms), seed)
+                weights, seconds = kept(f"pods-{seed}", depends, search_once)
+                found.append(weights)
+                spent.append(round(seconds, 1))
+            shown_weights = [dict(zip(terms, np.round(one["chosen on validation"], 4).tolist(), strict=True))
+                             for one in found]  # fmt: skip
+            entry["searches"][search] = {"curves": [one["curve"] for one in found], "weights": shown_weights} | {
+                name: compared([[each.run(np.array(one[name])) for each in test] for one in found], test)
+                for name in ("chosen on validation", "no choice")
+            }
+            say(f"pods, {title}, {search}: {entry['searches'][search]['chosen on validation'][METRICS[0]]}")
+        known = look_ahead(test[0].part, RULE, 40, METRICS)
+        entry["look-ahead"] = compared([[known]], test[:1])
+        result["traces"][title] = entry
+    return result | {"seeds": seeds, "cpu_s_a_training": spent, **spent_since(began)}
 
 
-def page(result: dict[str, Any]) -> str:
+def shown(_name: str, result: dict[str, Any]) -> list[Shown]:
+    """Say which targets are met."""
+    lines = []
+    for title, entry in result["traces"].items():
+        for search, found in entry["searches"].items():
+            row = found["chosen on validation"]
+            first, moves, cost = (row[name] for name in (METRICS[0], "migrations", "cost_usd"))
+            met = first["gain"] >= TARGET and first["interval"][0] > 0 and min(moves["gain"], cost["gain"]) > -0.005
+            lines.append(
+                Shown(
+                    f"pods, {title} (load {entry['load']}), {search}: violations against `{RULE}`",
+                    f"{percent(TARGET)}, no more moves, no higher cost",
+                    f"{percent(first['gain'])} {interval(first)}; moves {percent(moves['gain'])} {interval(moves)}, "
+                    f"cost {percent(cost['gain'])}",
+                    "met" if met else f"**missed**, {100 * (TARGET - first['gain']):.1f} points short",
+                )
+            )
+    return lines
+
+
+def page(_name: str, result: dict[str, Any]) -> list[str]:
     """Lay the results out for people."""
-    lines = ["# Pods: weights beside the price of a move", "", "Made by `python benchmarks/quality_pods.py --data "
-             "../shared/data --out docs/results`. Against `best_single_move` on test traces, negative is better; 95 % "
-             "intervals over blocks."]  # fmt: skip
-    for title, entry in result.items():
-        if not isinstance(entry, dict):
-            continue
-        lines += ["", f"## {title}, load {entry['load']}: {100 * entry['share']:.1f} % violated under the rule", "",
-                  "| | metric | rule | ours | change | 95 % |",
-                  "| --- | --- | --- | --- | --- | --- |"]  # fmt: skip
-        for name in ("chosen on validation", "no choice", "look-ahead"):
-            part = entry[name]
+    lines = [f"Against `{RULE}` on test traces, gains are positive when better; 95 % intervals over blocks. "
+             + compute(result)]  # fmt: skip
+    for title, entry in result["traces"].items():
+        lines += ["", f"## {title}, load {entry['load']}: {100 * entry['share']:.1f} % violated under the rule"]
+        parts = {f"{search}, {name}": found[name] for search, found in entry["searches"].items()
+                 for name in ("chosen on validation", "no choice")}  # fmt: skip
+        rows = []
+        for name, part in {**parts, "look-ahead": entry["look-ahead"]}.items():
             for metric in METRICS:
                 row = part[metric]
-                low, high = (100 * value for value in row["interval"])
-                lines.append(f"| {name} ({part['episodes']} episodes, {part['blocks']} blocks) | {metric} "
-                             f"| {row['rule']:,.4g} | {row['ours']:,.4g} | {100 * row['change']:+.1f} % "
-                             f"| [{low:.1f}, {high:.1f}] |")  # fmt: skip
-        promised = ", ".join(f"{100 * (min(curve) - 1):+.1f} %" for curve in entry["curves"])
-        lines += ["", f"Promised by validation, seed by seed: {promised}. {entry['cpu_s']:.0f} s of CPU time beside "
-                  f"other work (load average {entry['load_average']})."]  # fmt: skip
-    if "note" in result:
-        lines += ["", result["note"]]
-    return "\n".join(lines) + "\n"
-
-
-def main() -> int:
-    """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--traces", nargs="+", default=list(LOADS), choices=tuple(LOADS))
-    parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the public traces")
-    parser.add_argument("--out", type=Path, help="folder for quality_pods.json and quality_pods.md; other traces stay")
-    options = parser.parse_args()
-    file = options.out / "quality_pods.json" if options.out else None
-    before = json.loads(file.read_text()) if file and file.exists() else {}
-    result = before | measure(options.data, options.seeds, options.traces)
-    if file:
-        file.write_text(json.dumps(result, indent=1) + "\n")
-        file.with_suffix(".md").write_text(page(result))
-    chosen = {title: round(result[title]["chosen on validation"]["resource_violations"]["change"], 4)
-              for title in options.traces}  # fmt: skip
-    say(json.dumps(chosen))
-    return 0
-
-
-if __name__ == "__main__":
-    run_cli(main)
+                rows.append([f"{name} ({part['episodes']} episodes, {part['blocks']} blocks)", metric,
+                             f"{row['rule']:,.4g}", f"{row['ours']:,.4g}", f"**{percent(row['gain'])}**",
+                             interval(row), percent(min(row["by_seed"]))])  # fmt: skip
+        lines += table(["", "metric", "rule", "ours", "gain", "95 %", "worst seed"], rows)
+        for search, found in entry["searches"].items():
+            promised = ", ".join(percent(1.0 - min(curve)) for curve in found["curves"])
+            lines += [f"- {search}: promised by validation, seed by seed: {promised}"]
+        last = next(reversed(entry["searches"].values()))["weights"]
+        middle = {term: float(np.median([each[term] for each in last])) for term in last[0]}
+        lines += ["- weights of the second search, median of the seeds: "
+                  + ", ".join(f"{term} {value:+.3f}" for term, value in middle.items())]  # fmt: skip
+    return lines

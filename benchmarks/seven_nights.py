@@ -25,8 +25,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from quality import BOOTSTRAP_SEED, SAMPLES, judged, say, taught
 from quality_cases import AZURE, PHILLY_SPEED_UP, RULES_OF_CARDS, Case, Part
+from quality_parts import BOOTSTRAP_SEED, SAMPLES, judged, say
+from quality_students import student
 
 from pipeline.policies.scorer import Scorer
 from pipeline.statistics.bootstrap import Resampler
@@ -164,7 +165,7 @@ def a_night(world: World, night: int, seeds: int, kept: list[Any], frozen: list[
     )
     by_rule = {rule: worth(before, rule) for rule in problems.get(world.problem).heuristics}
     best = max(by_rule, key=by_rule.__getitem__)
-    trained = [taught(case, seed) for seed in range(seeds)]
+    trained = [student(case, seed) for seed in range(seeds)]
     students = [each.scorer for each, _ in trained]
     frozen[:] = frozen or students
     kept[:] = [

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from quality import compare, judged, say, taught
 from quality_cases import AZURE, HORIZON, TRAIN, VALIDATION, Case, Part
+from quality_parts import compare, judged, say
+from quality_students import student
 
 from sched_env import problems, scenarios
 from sched_env.functions import trace as function_traces
@@ -70,8 +71,8 @@ def main() -> int:
     problem = problems.get("functions")
     by_rule = {rule: judged(after.validation, rule, list(NAMES)) for rule in problem.heuristics}
     best = max(by_rule, key=lambda rule: float(by_rule[rule]["return"].mean()))
-    old = [taught(before, seed)[0].scorer for seed in range(options.seeds)]
-    new = [taught(after, seed)[0].scorer for seed in range(options.seeds)]
+    old = [student(before, seed)[0].scorer for seed in range(options.seeds)]
+    new = [student(after, seed)[0].scorer for seed in range(options.seeds)]
     rule = judged(test, best, list(NAMES))
     theirs = [judged(test, one, list(NAMES)) for one in old]
     ours = [judged(test, one, list(NAMES)) for one in new]
@@ -80,9 +81,9 @@ def main() -> int:
         "factor": FACTOR,
         "seeds": options.seeds,
         "best_rule": best,
-        "new against old": compare(after, test, ours, live, list(NAMES)),
-        "new against the best rule": compare(after, test, ours, rule, list(NAMES)),
-        "old against the best rule": compare(after, test, theirs, rule, list(NAMES)),
+        "new against old": compare(after.problem, test.blocks, ours, live),
+        "new against the best rule": compare(after.problem, test.blocks, ours, rule),
+        "old against the best rule": compare(after.problem, test.blocks, theirs, rule),
     }
     result["cpu_s"], result["load_average"] = round(time.process_time() - began, 1), round(os.getloadavg()[0], 1)
     found = result["new against old"]

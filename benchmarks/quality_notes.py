@@ -1,0 +1,125 @@
+"""What is written below the tables of ``quality.py``: how to read them, what else was tried, why targets are missed.
+
+Figures of the tables are not repeated here. Those given are of experiments that the benchmark does not run, each with
+what it was made on.
+"""
+
+from __future__ import annotations
+
+FUNCTIONS = """
+Trials of the second segment go on by the student (`STUDENT_GOES_ON`, [decision
+49](../decisions/0049-learn-what-was-tried.md)); trials that go on by the rule alone gave +3.7 % at 10 nodes (two
+seeds). *Why not more at 10 nodes*: the look-ahead, which knows the future but improves the rule for one decision at a
+time, finds no more than the student, so one improvement of the rule is exhausted; tried beyond it and worse there: a
+third segment in four forms (decision 49), which at 23 nodes, where there is room, reached +9.5 % on validation at 29
+% less cost. The aim of +8 % at 10 nodes is not reached. Another base rule ends near the same: the start hardly
+matters. Settings were chosen on validation; the test part had been looked at three times before, with other settings.
+A student of shuffled futures is far worse than any rule, as it must be. *Promised by validation* is of 10 nodes. The
+figures are of commit `f853e2b`; seeds 0 and 1 were trained again on the present code for the front and have the same
+curves on validation to the last digit, the rest was not repeated.
+"""
+FRONT = """
+**Missed.** `oracle_greedy`, which takes the placement with the highest reward of the moment and knows beta, dominates
+more than the students: nearly all of the area hangs on the cheap end, and there it goes further. Away from that end
+the students are in front: at bills of 1.113 and more they answer faster than it does, and the fastest of them faster
+than every rule. Every other single rule dominates far less. *Why the cheap end is missing*: the student of beta 0.1
+still learns from the return, in which the bills of a good and a bad placement differ by little, and its trials end
+after 40 decisions, before most nodes that were kept busy can be given back; the rules that pack tightest
+(`dot_product_tight`, `first_fit`) are cheaper than any student and much slower. That reason is read off the points;
+no experiment with longer trials at low beta was made.
+
+Betas of 0.3 to 0.9 with one seed were measured first and gave 0.792 against 0.845 of `oracle_greedy`; the range that
+had been committed before, from 0.1, was then measured with two seeds, and the gap is about the same, because the rule
+gains a cheaper point too. Two seeds, not five, for want of CPU time; nothing but that range was changed after the
+test part had been looked at.
+"""
+JOBS = """
+The search weighs the return and a tenth of the makespan; it is trained and validated with the predictor's measured
+error, so mistaken run times cost it less than they cost `min_min`. Over the best rule of cards (`easy_backfill`)
+choosing pairs gives most of the fall of the mean completion, and costs the makespan.
+
+*Why not -10 %*: the look-ahead (every pair tried at every decision with the truth, `min_min` going on to the end) is
+the most that an improvement of one decision at a time finds with the future known, and it is below the target too.
+Exact what-ifs as features (`completion_s`, `delay_s`) make the start equal to `min_min`; without them it was 4.8 %
+worse, and a search from there reached -4.3 % after 24 generations where one with them had -4.5 % after 12 to 15
+(validation, one seed). Not tried: a second look-ahead by the student, priorities and terms that know what else waits,
+`expert` with more data.
+
+*Controls*: a search whose draws are ranked at random ends worse than its start on validation in every segment, so
+validation keeps the start, which is `min_min`: it gains nothing, as it must. From another start the search stays near
+where it begins: it must begin at the best rule. *Philly arrivals are not better*: jobs there take days, the student
+was searched on queues of minutes, all there at the start, and normalised features are clipped at 6,000 s, where
+nearly every Philly job lies. The control shows what the clipping alone costs: it is `min_min` by its weights, equal
+to the rule on the other queues and behind it on these.
+
+*On the sample* a night of pairs goes all its way and **fails, by superiority alone**: the challenger is the rule it
+began at (3,290 against 3,289 s over 250 traces; guardrails, tail, power and integrity hold). What is left to find is
+little: cards are exclusive there, and the look-ahead with the truth finds 3.2 % on 10 validation traces and 1.8 % on
+10 test traces. Over the fallback of before, `min_completion_time` (4,909 s; p99 waiting of the 10 test traces 8,002 s
+against 11,935 s), mean completion is a third lower and the last percent waits half as long again: who puts such a
+policy live should know that.
+"""
+PODS = """
+**Nothing is gained**, on either kind of trace and by neither search: the target of -5 % is missed. The weights have
+the rule's own exact count, start as the rule, and what validation promised is gone on test (winner's curse), also
+with twice the train and test traces and more draws than the first measurement (two seeds: -0.5 % [-2.9, 1.0]
+violations; its six generated test traces are among the twelve, and its windows of Bitbrains are the same, so these
+had been looked at before). On generated traces the searched weights leave fewer requests unmet at the same violations
+and moves; nobody had asked for that, and it was not searched for.
+
+*Three windows instead of one*, new: the exact count of the offered pod on every node in the two windows before, pods
+being where they are now, as two further weights (`counted_before` in `quality_pods.py`; equal to the plain counting
+by a test). The idea was that one window is one draw of the demand and three are a better estimate of the next. It was
+searched on train, chosen on validation and judged once on test. Nothing came of it: seeds end a percent or two to
+either side of the rule; on Bitbrains, where the last window is the best forecast there is ([decision
+53](../decisions/0053-the-last-window-is-the-forecast.md)), older windows add nothing.
+
+On Bitbrains the share of violations is above the 5 to 15 % asked for on the test windows (the load of 0.5 is that of
+earlier measurements; at 0.4 it is 19 %, at 0.35 31 %). A first search there, whose objective did not count requests
+that are not met, found -22 % [-32, -14] violations with +9 % moves and five times as many such requests (load 0.35,
+two seeds): the metric alone can be had by crowding a node that is lost anyway, so it must never be searched without
+the other. The look-ahead takes what is best for the return of the next 40 decisions; on the first generated test
+trace that is a third of the violations, so the room is real and lies in the future, not in what is seen; on Bitbrains
+it makes many times the moves and more violations, so 40 decisions are no bound there.
+"""
+VM = """
+**Waiting is inconclusive, as the power said before**: a fall of 6 % would need some 12 times as many queues at 5
+servers, and at 20 one queue of seven decides everything (on validation 1,466,376 s under the rule and none under the
+searched weights, with the other two alike; that is the draw of a start, not a policy). What validation promised the
+searched weights is gone on test at 5 servers: the winner's curse (of the first two seeds, 12 % below the rule there
+on validation). The policy that is exported is `numa_first_fit` but for servers that became empty in between, which
+come last in it and in their old place in the rule, and for halves, which it balances by the sum of cores and memory
+instead of the worse of the two. Server hours: ten episodes of 4,000 placements are too few to say anything within 0.5
+% (four of 10,000 gave +1.35 and +0.66 %); with a lifetime model: [lifetimes](lifetimes.md) and [decision
+52](../decisions/0052-lives-are-hardly-known.md) (its error is 2.45 in log life; nothing is carried).
+"""
+WORKFLOW = """
+**Read so.** `thrifty` was found by hand while every second of all the workflows was looked at, tests among them, so
+its own row promises a little too much on *other instances*; *unseen kinds* (soykb and nextflow) were in part among
+those too. The searched weights were trained and chosen without the tests; at `beta` 0.7 validation kept those of
+`thrifty` with every seed. All rules together dominate more on *other instances*, because `cheapest` puts everything
+on one node and no greedy weights reach that corner. At the makespan of HEFT the bill falls by the aim of 10 % on
+unseen kinds, and by far less on other instances (missed). More is hardly there: with four nodes most of these
+workflows keep all nodes busy to the end, HEFT is 2.6 % above the bound, and trying every node at every task with
+`thrifty` going on (the whole workflow is known, so nothing is peeked at; 8 validation workflows of at most 210 tasks)
+gives -0.9 % makespan and -7.9 % cost where `thrifty` gives 0.0 and -5.7 %. `expert` was as good as `thrifty` at best
+([decision 58](../decisions/0058-few-weights.md)). The control (draws ranked at random, `beta` 0.1) found nothing on
+validation, so it is `thrifty`.
+"""
+
+
+def _lines(text: str) -> list[str]:
+    """A paragraph is one line, as pages have it."""
+    paragraphs = (" ".join(each.split()) for each in text.strip().split("\n\n"))
+    return [line for each in paragraphs for line in (each, "")]
+
+
+NOTES = {
+    "functions": _lines(FUNCTIONS),
+    "front": _lines(FRONT),
+    "jobs": _lines(JOBS),
+    "pods": _lines(PODS),
+    "vm": _lines(VM),
+    "workflow": _lines(WORKFLOW),
+}
+"""Section -> lines."""
