@@ -351,9 +351,6 @@ def _spark(config: CleanConfig, scratch: Path) -> Any:
         "spark.ui.retainedJobs": "10",
         "spark.ui.retainedStages": "10",
         "spark.ui.retainedTasks": "1000",
-        # Generated code has a day's dates in it, so that no day uses another's; the threads wait for a day's queries.
-        "spark.sql.codegen.cache.maxEntries": "100",
-        "spark.sql.broadcastExchange.maxThreadThreshold": "16",
     }
     if config.spark_master.startswith("local"):
         options |= {"spark.local.dir": str(scratch / "spill"), "spark.sql.shuffle.partitions": str(config.threads)}
