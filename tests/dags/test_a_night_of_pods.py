@@ -25,6 +25,7 @@ from pipeline.local import servers
 from pipeline.local.__main__ import DAG, SETTLE_SECONDS
 from pipeline.local.airflow_api import ENDED, AirflowApi
 from pipeline.local.servers import APPROVER
+from pipeline.registry import nights, places
 from pipeline.registry.chain import Chain
 from pipeline.registry.verify import verify
 from sched_env import problems
@@ -228,6 +229,23 @@ def test_every_stage_ran_as_a_pod_that_asked_for_what_its_file_says(cluster, nig
         assert container["envFrom"] == [{"secretRef": {"name": "loadmaster-stage"}}]
         assert "not-a-secret" not in json.dumps(pod), "the key is in the Secret alone"
         assert spec["securityContext"]["runAsNonRoot"] is True
+
+
+def test_every_problem_got_to_its_own_verdict_by_pods_of_its_own(cluster, night):
+    _, agents = cluster
+    run, _, _, _ = night
+    commands = {" ".join(one.pod["spec"]["containers"][0]["args"]) for agent in agents for one in agent.pods.values()}
+    ran = {command.partition("--stage=")[2] for command in commands}
+    for problem in PROBLEMS:
+        for stage in ("calibrate", "export", "evaluate", "gate"):
+            assert f"{stage}@{problem}" in ran
+        assert any(name.startswith(f"train@{problem}-") for name in ran)
+        report = places.workspace(run) / "data" / "gate" / problem / "report.json"
+        outcome = json.loads(report.read_text())["outcome"]
+        print(f"{problem}: {outcome}")
+        assert outcome in ("pass", "fail", "inconclusive", "unchanged")
+    recorded = {one.problem for one in nights.all_nights(Chain.open()) if one.run_id == run}
+    assert recorded == {*PROBLEMS}, "the registry has a verdict of each"
 
 
 def test_what_was_promoted_is_live_recorded_and_leads_back(local, night):
