@@ -37,6 +37,8 @@ class WatchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Days before a policy went live that are usual for it; Prometheus must still have them."""
     step_seconds: Annotated[int, msgspec.Meta(ge=15)] = 300
     """Distance of samples: a window."""
+    every_seconds: Annotated[int, msgspec.Meta(ge=1)] = 900
+    """How often is looked, by the schedule of ``watch_live``: two looks less than half of it apart count as one."""
     sla_margin: Share = 0.005
     """Points above the promise that are no alarm: the gate's own margin."""
     cost_margin: Share = 0.10

@@ -28,7 +28,7 @@ HEADROOM = 1.9
 AROUND = 2
 """Slots before and after that count as the same time of the day."""
 LOOKS = 2
-"""Looks in a row that must agree: a quarter of an hour apart."""
+"""Looks in a row that must agree: a quarter of an hour apart, and no less than half of that."""
 SMALLEST = 1e-3
 """Share that an empty bin counts as: keeps the logarithm finite."""
 DAY_S = 86_400

@@ -54,6 +54,8 @@ class State(msgspec.Struct):
     usual_cost: float | None = None
     in_a_row: dict[str, int] = {}
     """Name of a figure or signal -> looks in a row beyond its limit."""
+    counted_s: dict[str, float] = {}
+    """Name of a figure or signal -> when the newest of those looks was."""
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -98,7 +100,7 @@ def look(
     asked = config.problems.get(problem, ProblemWatch())
     notes: list[str] = []
     if (state.digest, state.version) != (live.digest, LEARNED):
-        state.digest, state.version, state.in_a_row = live.digest, LEARNED, {}
+        state.digest, state.version, state.in_a_row, state.counted_s = live.digest, LEARNED, {}, {}
         end_s = datetime.fromisoformat(since).timestamp()
         state.references, state.loads, state.usual_cost = _learn(asked, client, config, end_s, notes)
     found = [*_promised(asked, live, state, client, config, now_s)]
@@ -119,7 +121,7 @@ def look(
     beyond = {one.name: one.beyond for one in found} | {name: one.beyond for name, one in moved.items()}
     beyond |= {f"load of {name}": one.beyond for name, one in changed.items()}
     for name, is_beyond in beyond.items():
-        state.in_a_row[name] = state.in_a_row.get(name, 0) + 1 if is_beyond else 0
+        count(state, name, is_beyond=is_beyond, now_s=now_s, config=config)
     sure = {name for name, times in state.in_a_row.items() if times >= drift.LOOKS}
     worse = [f"{one.name} {one.now:.4g}, promised {one.promised:.4g}" for one in found if one.name in sure]
     drifted = [f"{name}: PSI {one.psi:.2f}, usual up to {one.limit:.2f}" for name, one in moved.items() if name in sure]
@@ -129,6 +131,22 @@ def look(
         if f"load of {name}" in sure
     ]
     return Seen(problem, live.digest, now_s, found, moved, changed, "; ".join(worse), "; ".join(drifted), notes)
+
+
+def count(state: State, name: str, *, is_beyond: bool, now_s: float, config: WatchConfig) -> None:
+    """Count a look at a figure or signal among those in a row.
+
+    One that comes less than half an interval after the last that was counted sees the same samples: started by hand
+    beside the schedule, or tried again, it agrees with the last because it is the last, and is no second one.
+    """
+    if not is_beyond:
+        state.in_a_row[name] = 0
+        state.counted_s.pop(name, None)
+        return
+    last_s = state.counted_s.get(name)
+    if last_s is None or now_s - last_s >= config.every_seconds / 2:
+        state.in_a_row[name] = state.in_a_row.get(name, 0) + 1
+        state.counted_s[name] = now_s
 
 
 def _learn(

@@ -10,7 +10,7 @@ from pipeline.sources.prometheus_http import Client
 from pipeline.sources.prometheus_server import Patience, Server
 from pipeline.watch import drift, page
 from pipeline.watch.config import ProblemWatch, WatchConfig
-from pipeline.watch.looking import State, look
+from pipeline.watch.looking import State, count, look
 from tests.pipeline.sources.conftest import running_prometheus
 from wire.contracts.record import PromotionRecord
 from wire.errors import ConfigError
@@ -96,6 +96,25 @@ def test_a_calm_day_raises_nothing_and_a_shift_is_seen_within_the_hour(client, l
     page.write(tmp_path, [seen])
     assert "asked to roll back" in (tmp_path / page.PAGE).read_text()
     assert 'loadmaster_watch_alarm{problem="functions",kind="retrain"} 1' in (tmp_path / page.METRICS).read_text()
+
+
+def test_a_look_seconds_after_another_is_no_second_one(client, live, tmp_path):
+    state, first_s = State(), SHIFT_S + 1800.0
+    for later_s in (0, 10, 300, 449):
+        seen = watch(client, live, state, first_s + later_s, tmp_path / "none")
+        assert (seen.rollback, seen.retrain) == ("", ""), later_s
+    assert state.in_a_row["fallback rate"] == 1, "it is beyond its limit, and was seen once"
+    seen = watch(client, live, state, first_s + 900, tmp_path / "none")
+    assert "fallback rate" in seen.rollback
+
+
+def test_a_look_within_its_limit_ends_the_row_whenever_it_comes():
+    state = State()
+    for at_s, is_beyond in ((0.0, True), (10.0, False), (20.0, True), (920.0, True)):
+        count(state, "sla", is_beyond=is_beyond, now_s=at_s, config=CONFIG)
+    assert state.in_a_row["sla"] == 2
+    count(state, "sla", is_beyond=False, now_s=925.0, config=CONFIG)
+    assert state.in_a_row["sla"] == 0
 
 
 def test_promises_are_those_of_the_gate(client, live, tmp_path):
