@@ -28,10 +28,10 @@ def warm_up(settings: CpnSettings) -> float:
     began = time.perf_counter()
     network = read(NETWORK, "warm-up")
     tables = Tables(FromTable(synthetic.runtime(network.table.card_types)))
-    Allocator(settings, tables).round(network, _moment(network))
+    Allocator(settings, tables).round(network, small_moment(network))
     if settings.strategy == "policy":  # of cards or of pairs: the next promotion says which
-        Allocator(settings, tables, _first).round(network, _moment(network))
-        Allocator(settings, tables, _first, lambda: {"choice": "pair"}).round(network, _moment(network))
+        Allocator(settings, tables, _first).round(network, small_moment(network))
+        Allocator(settings, tables, _first, lambda: {"choice": "pair"}).round(network, small_moment(network))
     return time.perf_counter() - began
 
 
@@ -41,7 +41,7 @@ def _first(env: LiveEnv, _job: Job, _names: Sequence[str]) -> int:
     return int(env.buffers.mask[0].argmax())
 
 
-def _moment(network: Network) -> Moment:
+def small_moment(network: Network) -> Moment:
     """A job on a card, two that can be placed, and a large one that cannot and may reserve."""
     small, large = synthetic.MODELS[0], max(synthetic.MODELS, key=lambda model: model.gpu_mem)
     jobs = [_job(number, small if number < 3 else large, 12.0 if number == 3 else 1.0) for number in range(4)]

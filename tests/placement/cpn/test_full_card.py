@@ -4,14 +4,14 @@ from placement.cpn.allocation import Allocator, Moment, OnCard
 from placement.cpn.config import CpnSettings
 from placement.cpn.runtimes import FromTable, Tables
 from placement.cpn.topology import read
-from placement.cpn.warming import NETWORK, _moment
+from placement.cpn.warming import NETWORK, small_moment
 from sched_env.jobs import synthetic
 from sched_env.jobs.runtime import MOST_ON_A_CARD
 
 
 def test_a_card_with_too_many_jobs_is_full_and_the_others_are_used():
     network = read(NETWORK, "test")
-    moment = _moment(network)
+    moment = small_moment(network)
     (held,) = moment.on_cards
     crowd = [OnCard(held.job, held.attempt, 10.0, 0.0, True) for _ in range(2 * MOST_ON_A_CARD)]
     allocator = Allocator(
