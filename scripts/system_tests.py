@@ -57,16 +57,15 @@ def main() -> int:
         minutes = (time.monotonic() - began) / 60
         what = FILES.get(name, "")
         # Read now, not before: others may have written their lines while this one ran.
-        lines = {line.split("`")[1]: line for line in _written() if line.startswith("| `")}
+        written = RESULT.read_text().splitlines() if RESULT.exists() else []
+        lines = {line.split("`")[1]: line for line in written if line.startswith("| `")}
+        last = max((at for at, line in enumerate(written) if line.startswith("|")), default=len(written))
         lines[name] = f"| `{name}` | {what} | {result} | {minutes:.1f} | {load} | {commit.stdout.strip()} | {at} |"
         body = [lines[one] for one in (*FILES, *(set(lines) - set(FILES))) if one in lines]
-        RESULT.write_text(TITLE + "\n" + "\n".join([HEADER, *body]) + "\n")
+        # What somebody wrote below the table stays there.
+        RESULT.write_text(TITLE + "\n" + "\n".join([HEADER, *body, *written[last + 1 :]]) + "\n")
         worst = max(worst, done.returncode)
     return worst
-
-
-def _written() -> list[str]:
-    return RESULT.read_text().splitlines() if RESULT.exists() else []
 
 
 if __name__ == "__main__":
