@@ -125,7 +125,7 @@ def jobs(data: Path, *, tests: int = 200) -> Case:
     Trained and validated with a predictor's errors; judged with the truth, and with errors of another draw.
     """
     profiles, like = data / "cpn-gpu-profiles" / job_traces.COLOCATIONS, data / "cpn-job-queues" / job_traces.QUEUE_100
-    pairs = {"choice": "pair", "shown_jobs": 16, "queue_order": "shortest"}
+    pairs = {"choice": "pair", "shown_jobs": QUEUE, "queue_order": "shortest"}
 
     def part(load: Workload, count: int, starts: NDArray[np.int64], ahead: int = 0) -> Part:
         chosen = scenarios.load("jobs/testbed", {"episode_jobs": count, **pairs})
@@ -238,8 +238,8 @@ MIN_MIN = [-1.0, -1.0, *[0.0] * 15]
 SHORTEST_FIRST = [-0.1, -1.0, *[0.0] * 10, -1.0, *[0.0] * 4]
 """Where the search begins, and where its control does: the pair that ends first; the first in line where it ends first.
 To wait comes last in both."""
-JOBS_SEARCH = {"terms": JOBS_TERMS, "start": MIN_MIN, "hidden": 24, "envs": 32, "segments": 3, "generations": 5,
-               "population": 20, "spread": 0.2, "beside": {"makespan_s": 0.1}}  # fmt: skip
+JOBS_SEARCH = {"terms": JOBS_TERMS, "start": MIN_MIN, "hidden": 24, "envs": 32, "segments": 5, "generations": 5,
+               "population": 20, "spread": 0.2, "beside": {"makespan_s": 0.5}}  # fmt: skip
 
 VM_TRAIN, VM_VALIDATION, VM_TEST = 50_000, 70_000, 110_000
 """Ends of the parts of huawei-east-1, by the number of the VM."""

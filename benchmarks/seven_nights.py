@@ -6,9 +6,10 @@ Eight consecutive days of each trace (Azure's sample has eight hours: there an h
 days before it: *retrained* is trained on all of them, the last fifth being its validation; *frozen* is what the first
 night trained, never touched again; the *best rule* is the best of all on episodes spread over the days before; *kept*
 is what a gate by the validation alone would have live: the newest student, the one before, or the rule, whichever is
-best there. All are judged on the same episodes of the next day, which none of them has seen, paired. Intervals: 95 %,
-whole stretches of a day drawn (``pipeline.statistics``). Trainings are kept below ``var/scratch/quality``, nights in
-the JSON file: it goes on where it was stopped. The last line is a JSON object.
+best there. All are judged on the same episodes of the next day, which none of them has seen, paired. Trainings are a
+night's: algorithm and settings of ``params.yaml``. Intervals: 95 %, whole stretches of a day drawn
+(``pipeline.statistics``). Trainings are kept below ``var/scratch/quality``, nights in the JSON file: it goes on where
+it was stopped. The last line is a JSON object.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 from quality_cases import AZURE, PHILLY_SPEED_UP, RULES_OF_CARDS, Case, Part
 from quality_parts import BOOTSTRAP_SEED, SAMPLES, judged, say
@@ -40,13 +42,14 @@ from sched_env.traces import gpu_jobs
 from sched_env.vm import trace as vm_traces
 from wire.errors import run_cli
 
+PARAMS = Path(__file__).resolve().parent.parent / "params.yaml"
 NIGHTS = 7
 DAY_S = 86_400
 TRAINED = 0.8
 """Share of the days so far that is trained on; the rest of them validates."""
 RULE_STARTS = 64
 """Episodes, spread over the days so far, on which the rule is chosen."""
-CUT = " (`--small`: a cut budget, the rule chosen on 16 episodes, half as many judged a day)"
+CUT = " (`--small`: one segment, the rule chosen on 16 episodes, half as many judged a day)"
 BITBRAINS, HUAWEI, PHILLY = "bitbrains-vm-5min/rnd-2013-8", "huawei-east-1/events.csv.gz", "gpu-jobs/philly_jobs.csv.gz"
 
 
@@ -65,12 +68,10 @@ class World:
     episodes: int
     """Judged a day, at most as many as fit without overlap."""
     primary: str
-    settings: Mapping[str, Any]
-    """Over ``expert.yaml``."""
     rules: Mapping[str, scenarios.Scenario]
     shown: tuple[str, ...]
     few: bool = False
-    """Whether rules and segments are chosen on fewer episodes."""
+    """Whether rules and segments are chosen on fewer episodes, after one segment."""
 
     def starts(self, first: int, last: int, most: int) -> NDArray[np.int64]:
         """Spread episodes over rows; none reaches beyond the last row."""
@@ -88,8 +89,7 @@ def huawei(data: Path) -> World:
     trace, _ = vm_traces.read(data / HUAWEI)
     borders = np.searchsorted(trace.time, np.arange(5, 6 + NIGHTS + 1) * DAY_S)
     scenario = scenarios.load("vm/recovering", {"servers": 5, "start_min": 0, "start_max": 0})
-    settings = {"decisions": 300, "states": 3000, "segments": 2}
-    return World("vm", "Huawei-East-1", scenario, trace, borders, 600, 24, "placed", settings, {},
+    return World("vm", "Huawei-East-1", scenario, trace, borders, 600, 24, "placed", {},
                  ("placed", "sla_violation_rate", "cost_usd"))  # fmt: skip
 
 
@@ -98,8 +98,7 @@ def bitbrains(data: Path) -> World:
     scenario = scenarios.load("pods/deploy", {"episode_windows": 24})
     trace = pod_traces.load(data / BITBRAINS, scenario)  # type: ignore[arg-type]
     borders = np.arange(4, 5 + NIGHTS + 1, dtype=np.int64) * (DAY_S // 300)
-    settings = {"decisions": 40, "states": 4000, "segments": 2, "envs": 32}
-    return World("pods", "Bitbrains", scenario, trace, borders, 24, 12, "resource_violations", settings, {},
+    return World("pods", "Bitbrains", scenario, trace, borders, 24, 12, "resource_violations", {},
                  ("resource_violations", "sla_violation_rate", "cost_usd"))  # fmt: skip
 
 
@@ -109,8 +108,7 @@ def azure(data: Path) -> World:
     trace = function_traces.load(data / AZURE, scenario)  # type: ignore[arg-type]
     arrival = trace[0].arrival_s
     borders = np.searchsorted(arrival, arrival[0] + np.arange(NIGHTS + 2) * 3600.0)
-    settings = {"decisions": 40, "states": 8000, "segments": 2}
-    return World("functions", "Azure Functions", scenario, trace, borders, 1000, 24, "return", settings, {},
+    return World("functions", "Azure Functions", scenario, trace, borders, 1000, 24, "return", {},
                  ("return", "sla_violation_rate", "cost_usd"))  # fmt: skip
 
 
@@ -125,19 +123,23 @@ def philly(data: Path) -> World:
     load = job_traces.recorded_workload(cut, profiles, rows=week.size, seed=3, speed_up=PHILLY_SPEED_UP)
     arrival = load.jobs.arrival_s
     borders = np.searchsorted(arrival, np.arange(NIGHTS + 2) * DAY_S / PHILLY_SPEED_UP)
-    pairs = {"choice": "pair", "shown_jobs": 16, "queue_order": "shortest"}
+    pairs = {"choice": "pair", "shown_jobs": 64, "queue_order": "shortest"}
     plain = scenarios.load("jobs/testbed", {"episode_jobs": 100})
-    settings = {"base": "min_min", "decisions": 1000, "states": 1000, "envs": 32, "segments": 2}
     return World("jobs", "Philly", scenarios.load("jobs/testbed", {"episode_jobs": 100, **pairs}), load, borders, 100,
-                 24, "mean_completion_s", settings, dict.fromkeys(RULES_OF_CARDS, plain),
+                 24, "mean_completion_s", dict.fromkeys(RULES_OF_CARDS, plain),
                  ("mean_completion_s", "makespan_s", "oom"))  # fmt: skip
 
 
 def small(world: World) -> World:
-    """Cut the budget: one segment, few states, few episodes; the page says the settings that were used."""
-    states = max(int(world.settings["states"]) // 4, 100)
-    less = {**world.settings, "states": states, "segments": 1, "envs": 16, "epochs": 15}
-    return replace(world, settings=less, episodes=max(world.episodes // 2, 6), few=True)
+    """Cut the budget; the page says so."""
+    return replace(world, episodes=max(world.episodes // 2, 6), few=True)
+
+
+def training_of(world: World) -> tuple[str, dict[str, Any]]:
+    """Return algorithm and settings of a night."""
+    of_problem = yaml.safe_load(PARAMS.read_text())["train"][world.problem]
+    algorithm = of_problem.get("default", "expert")
+    return algorithm, {**of_problem.get(algorithm, {}), **({"segments": 1} if world.few else {})}
 
 
 WORLDS: dict[str, Callable[[Path], World]] = {"vm": huawei, "pods": bitbrains, "functions": azure, "jobs": philly}
@@ -149,7 +151,8 @@ def case_of(world: World, night: int) -> Case:
     cut = first + int(TRAINED * (end - first))
     train = scenarios.load(world.scenario, {"start_min": first, "start_max": max(cut - world.rows, first + 1)})
     validation = world.part(cut, end, 12 if world.few else 32)
-    return Case(world.problem, (train, world.trace), validation, {}, world.primary, {}, world.settings)
+    algorithm, settings = training_of(world)
+    return Case(world.problem, (train, world.trace), validation, {}, world.primary, {}, settings, algorithm=algorithm)
 
 
 def a_night(world: World, night: int, seeds: int, kept: list[Any], frozen: list[Scorer]) -> dict[str, Any]:
@@ -237,14 +240,13 @@ def page(results: Mapping[str, Any]) -> str:
     if any(found.get("small") for found in results.values()):
         lines += [
             "",
-            "Trained with a cut budget (`--small`). Where the student is far below the rule, the row says "
-            "what a gate is for (*kept* never follows it there), not what a whole training would be worth.",
+            "Trained with a cut budget (`--small`).",
         ]
     for problem, found in results.items():
         metric = found["primary"]
         spent = [value for one in found["nights"] for value in one["cpu_s_a_training"]]
         lines += ["", f"## {problem}: {found['source']}", "",
-                  f"{found['about']} Learner `expert`, {json.dumps(found['settings'])}"
+                  f"{found['about']} Learner `{found['algorithm']}`, {json.dumps(found['settings'])}"
                   f"{CUT if found.get('small') else ''}, {found['seeds']} training "
                   f"seeds, {np.mean(spent):.0f} s of CPU time a training; the machine was shared (load average "
                   f"{found['load_average']}). Figures: {metric}, means over episodes and seeds.", "",
@@ -280,7 +282,7 @@ def main() -> int:
     parser.add_argument("--problems", nargs="+", default=list(WORLDS), choices=tuple(WORLDS))
     parser.add_argument("--nights", type=int, default=NIGHTS)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--small", action="store_true", help="a twelfth of the states, fewer episodes: to try it")
+    parser.add_argument("--small", action="store_true", help="one segment, fewer episodes: to try it")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the public traces")
     parser.add_argument("--out", type=Path, help="folder for seven_nights.json and .md; other sections are kept")
     options = parser.parse_args()
@@ -300,7 +302,8 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         "source": world.source,
         "about": (WORLDS[name].__doc__ or "").strip(),
         "primary": world.primary,
-        "settings": dict(world.settings),
+        "algorithm": training_of(world)[0],
+        "settings": training_of(world)[1],
         "seeds": options.seeds,
         "small": bool(options.small),
         "nights": [],

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sched_env.jit import part
-from sched_env.jobs import features
+from sched_env.jobs import features, pairs
 from sched_env.jobs.pairs import CARD_COLUMNS
 from sched_env.jobs.queueing import mark, turn
 from sched_env.jobs.state import (
@@ -59,6 +59,7 @@ from sched_env.vector import Buffers
 
 estimate = part(features.estimate)
 cost = part(features.cost)
+told_s = part(pairs.told_s)
 
 
 @part
@@ -72,8 +73,12 @@ def describe(
     b: int,
     row: int,
     at: int,
+    told: bool,
 ) -> None:
-    """Write what each card would be to a job, from candidate ``at`` on; memory and price are written from outside."""
+    """Write what each card would be to a job, from candidate ``at`` on; memory and price are written from outside.
+
+    Times are written as pairs are told them where ``told``.
+    """
     now = state.total[b, NOW]
     q, model, origin = queue.links[row, SHAPE], queue.links[row, MODEL], queue.links[row, ORIGIN]
     gpu_mem, mem = queue.shapes[q, NEED_GPU], queue.shapes[q, NEED_MEM]
@@ -100,12 +105,13 @@ def describe(
         candidates[b, k, 3] = n
         candidates[b, k, 4] = busy_share(cards, node, state.node[b, node, CORES])
         candidates[b, k, 5] = state.node[b, node, MEM] - mem
-        candidates[b, k, 6] = moving_s
-        candidates[b, k, 7] = alone_s
-        candidates[b, k, 8] = shared_s
-        candidates[b, k, 9] = busy_s
-        candidates[b, k, 10] = total_s
-        candidates[b, k, 11] = harm_s if n < 3 else 0.0
+        harm_s = harm_s if n < 3 else 0.0
+        candidates[b, k, 6] = told_s(moving_s) if told else moving_s
+        candidates[b, k, 7] = told_s(alone_s) if told else alone_s
+        candidates[b, k, 8] = told_s(shared_s) if told else shared_s
+        candidates[b, k, 9] = told_s(busy_s) if told else busy_s
+        candidates[b, k, 10] = told_s(total_s) if told else total_s
+        candidates[b, k, 11] = told_s(harm_s) if told else harm_s
         candidates[b, k, 12] = cost(cards.usd_per_hour[c], busy_s, total_s, gb * cards.usd_per_gb[origin, node])
         candidates[b, k, 13] = 1.0 if state.hold[b, node, HELD_CARD] == index else 0.0
 
@@ -123,7 +129,7 @@ def observe(
 ) -> None:
     """Write the observation of the offered job."""
     row, now = state.tally[b, OFFERED], state.total[b, NOW]
-    describe(cards, queue, runtimes, rules, state, candidates, b, row, 0)
+    describe(cards, queue, runtimes, rules, state, candidates, b, row, 0, False)
     q, request = queue.links[row, SHAPE], wanted[b]
     request[0], request[1], request[2] = queue.shapes[q, NEED_GPU], queue.shapes[q, NEED_MEM], queue.shapes[q, NEED_CPU]
     request[3], request[4] = queue.rows[row, DATA], queue.rows[row, BEST]
@@ -172,14 +178,14 @@ def show(arguments: Any, out: Buffers, b: int) -> int:
     out.candidates[b, count * C :, 2:] = np.float32(0.0)
     for slot in range(count):
         row = state.shown[b, slot]
-        describe(cards, queue, runtimes, rules, state, out.candidates, b, row, slot * C)
+        describe(cards, queue, runtimes, rules, state, out.candidates, b, row, slot * C, True)
         _describe_job(queue, state, out.candidates[b, slot * C : (slot + 1) * C, CARD_COLUMNS:], b, row, slot)
         for c in range(C):
-            told = out.candidates[b, slot * C + c, CARD_COLUMNS + 11 :]
-            told[0] = told[1] = np.float32(0.0)
+            what_if = out.candidates[b, slot * C + c, CARD_COLUMNS + 11 :]
+            what_if[0] = what_if[1] = np.float32(0.0)
             if out.mask[b, slot * C + c]:
-                told[0] = completion_s(cards, queue, runtimes, rules, state, b, c, row)
-                told[1] = delay_caused_s(state, b, c)
+                what_if[0] = told_s(completion_s(cards, queue, runtimes, rules, state, b, c, row))
+                what_if[1] = told_s(delay_caused_s(state, b, c))
     waits = rules.pairs * C
     out.candidates[b, waits, CARD_COLUMNS + 10] = np.float32(1.0)
     if something_ahead(state, b):
@@ -197,8 +203,8 @@ def _describe_job(queue: Queue, state: State, columns: Any, b: int, row: int, sl
     for c in range(columns.shape[0]):
         job = columns[c]
         job[0], job[1], job[2] = queue.shapes[q, NEED_GPU], queue.shapes[q, NEED_MEM], queue.shapes[q, NEED_CPU]
-        job[3], job[4] = queue.rows[row, DATA], queue.rows[row, BEST]
-        job[5] = now - queue.rows[row, ARRIVAL]
+        job[3], job[4] = queue.rows[row, DATA], told_s(queue.rows[row, BEST])
+        job[5] = told_s(now - queue.rows[row, ARRIVAL])
         job[6] = queue.rows[row, ARRIVAL] + queue.rows[row, DEADLINE] - now
         job[7], job[8], job[9] = state.job[b, row - state.tally[b, FIRST], ATTEMPTS], held, slot
         job[10] = 0.0
@@ -214,7 +220,7 @@ def _describe_queue(cards: Cards, state: State, request: Any, b: int, count: int
         for i in range(jobs):
             soonest = min(soonest, state.card[b, c, FINISH + i])
     request[0], request[1], request[2] = state.tally[b, WAITING], count, idle
-    request[3] = max(soonest - state.total[b, NOW], 0.0) if soonest < np.inf else 0.0
+    request[3] = told_s(max(soonest - state.total[b, NOW], 0.0)) if soonest < np.inf else 0.0
 
 
 @part

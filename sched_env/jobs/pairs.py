@@ -5,6 +5,9 @@ those of ``features``, what that module has in the request is said of each candi
 
 Raw fields are those of ``features`` for the job that the queue offers, which is in slot 0, and columns for the jobs
 beside it. So a question about one job and its cards, as ``/v1/place`` asks it, is the same with nobody beside it.
+
+Times above ``LONG_S`` are told shorter, the longer one always the longer: a scorer clips at ten scales, and could not
+tell jobs of hours apart.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sched_env.jobs import features, heuristics
@@ -37,27 +41,49 @@ STATE_FIELDS: Fields = {
 }
 """Raw fields of a candidate; those of the request are ``features.REQUEST_FIELDS``, of the offered job."""
 
+TIME_SCALE = 600.0
+LONG_S = 5.0 * TIME_SCALE
+"""Times beyond this are told shorter. Ten scales, where a scorer clips, are then for ever away."""
+
+
+def _is_time(feature: Feature) -> bool:
+    """Say whether a feature is a duration; a deadline may lie in the past."""
+    return feature.unit == "seconds" and feature.name != "deadline_left_s"
+
+
+def _scaled(feature: Feature) -> Feature:
+    return replace(feature, scale=TIME_SCALE) if _is_time(feature) else feature
+
+
 SPEC = FeatureSpec(
     problem="jobs",
-    version=2,
+    version=3,
     candidate=(
-        *features.SPEC.candidate,
-        *(feature for feature in features.SPEC.request if feature.name in JOB_FIELDS),
+        *map(_scaled, features.SPEC.candidate),
+        *(_scaled(feature) for feature in features.SPEC.request if feature.name in JOB_FIELDS),
         Feature("slot", "count", 8.0, "place among the waiting jobs that fit somewhere, in the queue's order", 0.0),
         Feature("wait", "flag", 1.0, "the candidate that places nothing", 0.0),
-        Feature("completion_s", "seconds", 600.0, "runtime predictor, what-if: the job's end from now", 600.0),
-        Feature("delay_s", "seconds", 300.0, "runtime predictor, what-if: how much later those there end", 0.0),
+        Feature("completion_s", "seconds", TIME_SCALE, "runtime predictor, what-if: the job's end from now", 600.0),
+        Feature("delay_s", "seconds", TIME_SCALE, "runtime predictor, what-if: how much later those there end", 0.0),
     ),
     request=(
         Feature("waiting", "count", 64.0, "length of the controller's queue", 1.0),
         Feature("shown_jobs", "count", 8.0, "waiting jobs that fit somewhere, at most so many", 1.0),
         Feature("idle_cards", "count", 16.0, "cards on which the controller has no job", 0.0),
-        Feature("next_end_s", "seconds", 600.0, "runtime predictor, first end on any card", 0.0),
+        Feature("next_end_s", "seconds", TIME_SCALE, "runtime predictor, first end on any card", 0.0),
     ),
 )
 
+TIMES = tuple(place for place, feature in enumerate(SPEC.candidate) if _is_time(feature))
+"""Columns that ``told_s`` is asked about."""
 LATER = 1e12
 """What each place further back costs a rule that takes the queue's word for the job: more than any score."""
+
+
+def told_s(seconds: Any) -> Any:
+    """Return a time as it is told: itself up to ``LONG_S``, then ever slower towards twice that."""
+    beyond = np.maximum(seconds - LONG_S, 0.0)
+    return np.minimum(seconds, LONG_S) + (LONG_S - LONG_S * LONG_S / (LONG_S + beyond))
 
 
 def _fields(
@@ -78,7 +104,7 @@ def _queue(pair: Mapping[str, NDArray[Any]], waiting: float) -> NDArray[np.float
         "waiting": waiting,
         "shown_jobs": pair["slot"][pair["shown"]].max(initial=-1.0) + 1.0,
         "idle_cards": np.count_nonzero(cards & ~busy),
-        "next_end_s": pair["next_end_s"][busy].min() if busy.any() else 0.0,
+        "next_end_s": told_s(pair["next_end_s"][busy].min()) if busy.any() else 0.0,
     }
     return np.array([said[feature.name] for feature in SPEC.request], np.float32)
 
@@ -106,18 +132,13 @@ def build(candidates: Mapping[str, NDArray[Any]], request: Mapping[str, float]) 
         pair[name] = np.where(mask, np.where(np.isnan(pair[name]), pair[otherwise], pair[name]), 0.0)
     mask |= (pair["wait"] > 0.0) & (pair["allowed"] > 0.0)
     always = ("gpu_mem_total", "price", "wait")
-    return Observation(
-        np.stack(
-            [
-                pair[feature.name] if feature.name in always else np.where(shown, pair[feature.name], 0.0)
-                for feature in SPEC.candidate
-            ],
-            axis=-1,
-            dtype=np.float32,
-        ),
-        _queue(pair, job["waiting"]),
-        mask,
-    )
+    seen = [
+        pair[feature.name] if feature.name in always else np.where(shown, pair[feature.name], 0.0)
+        for feature in SPEC.candidate
+    ]
+    for column in TIMES:
+        seen[column] = told_s(seen[column])
+    return Observation(np.stack(seen, axis=-1, dtype=np.float32), _queue(pair, job["waiting"]), mask)
 
 
 def of_offered(candidates: Mapping[str, NDArray[Any]], request: Mapping[str, float]) -> Observation:

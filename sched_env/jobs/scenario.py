@@ -33,7 +33,7 @@ class CpnScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     choice: Literal["card", "pair"] = "card"
     """What an action says: a card for the job that the queue offers; or a pair of a waiting job and a card, or to wait
     for the next event."""
-    shown_jobs: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
+    shown_jobs: Annotated[int, msgspec.Meta(ge=1, le=256)] = 8
     """With ``pair``: jobs to choose from, the first in ``queue_order`` that fit somewhere."""
     queue_order: Order = "fifo"
     """Which waiting job is offered first: the oldest, the one with the shortest predicted time on its best card, or

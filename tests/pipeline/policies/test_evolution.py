@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from pipeline.parity import draw
 from pipeline.policies import algorithms, training
 from pipeline.policies.evolution import of_features, of_terms
 from pipeline.policies.scorer import Scorer, TorchPolicy
-from sched_env import problems
+from sched_env import problems, scenarios
 from sched_env.rollout import run_episodes
 from sched_env.vector import make_vec
 from wire.errors import ConfigError
@@ -46,6 +48,20 @@ def test_it_begins_at_the_rule_and_gains_on_it_by_what_the_rule_does_not_look_at
     assert mean_return(found.scorer)["return"] == max(row["return"] for row in found.curve)
     control = search(tmp_path / "control", shuffled=True)
     assert max(row["return"] for row in control.curve) < max(row["return"] for row in found.curve)
+
+
+@pytest.mark.parametrize("times", [1.0, 100.0])
+def test_the_weights_of_min_min_are_min_min_for_jobs_of_minutes_and_of_days(times):
+    keys = {"cards": 4, "episode_jobs": 40, "choice": "pair", "shown_jobs": 40, "queue_order": "shortest"}
+    scenario = scenarios.load("jobs/cpn", keys)
+    load = make_vec(scenario, 1, 0).workload
+    load = load._replace(jobs=replace(load.jobs, epochs=load.jobs.epochs * times))
+    scorer = of_terms(problems.get("jobs").spec, [{"completion_s": 1.0}, {"wait": 1e5}], np.array([-1.0, -1.0]), 4)
+    ours, theirs = (
+        [row["mean_completion_s"] for row in run_episodes(scenario, policy, [0, 40, 80], trace=load)]
+        for policy in (TorchPolicy(scorer), "min_min")
+    )
+    assert ours == theirs
 
 
 def test_a_further_metric_is_weighed_against_the_return(tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sched_env import heuristics, problems
-from sched_env.jobs import features
+from sched_env.jobs import features, pairs
 from sched_env.jobs import heuristics as job_rules
 from sched_env.jobs.state import ARRIVED, FINISHED, LEAST_ATTAINED, NONE, ORDER, SIZE, WAITING, Discipline
 from sched_env.rollout import run_episodes
@@ -187,6 +187,14 @@ def test_choosing_the_pair_that_ends_first_beats_the_order_of_submission():
         for rule in ("min_min", "min_completion_time")
     )
     assert best < 0.9 * fifo
+
+
+def test_times_of_hours_and_of_days_are_told_apart_and_stay_within_what_a_scorer_sees():
+    times = np.array([0.0, 10.0, 3_000.0, 3_010.0, 7_200.0, 86_400.0, 864_000.0, np.inf])
+    told = pairs.told_s(times).astype(np.float32)
+    np.testing.assert_array_equal(told[:3], times[:3].astype(np.float32))
+    assert (np.diff(told) > 0.0).all()
+    assert told[-1] == 10.0 * pairs.TIME_SCALE
 
 
 def test_every_row_has_a_discipline_of_its_own_and_changes_it_midway():
