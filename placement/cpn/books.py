@@ -104,8 +104,8 @@ class Books:
         """Return the jobs that wait, in order of submission."""
         return sorted((job for job in self.jobs.values() if job.state in IN_LINE), key=lambda job: job.seq)
 
-    def on_cards(self, now: float, pace: Pace) -> list[OnCard]:
-        """Return what is on cards, and how far each is."""
+    def on_cards(self, now: float, pace: Pace, startup_s: float) -> list[OnCard]:
+        """Return what is on cards, and how far each is; what does not run yet begins after ``startup_s``, or now."""
         by_card: dict[str, list[Attempt]] = defaultdict(list)
         for attempt in self.attempts.values():
             by_card[attempt.card].append(attempt)
@@ -116,7 +116,7 @@ class Books:
             )
             for attempt in present:
                 began = attempt.started_at
-                start = began if began is not None else max(attempt.arrives_at, now)
+                start = began if began is not None else max(attempt.arrives_at + startup_s, now)
                 found.append(OnCard(self.jobs[attempt.job], attempt, left[attempt.job], start, began is not None))
         return found
 

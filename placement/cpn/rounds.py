@@ -49,7 +49,7 @@ class Rounds:
             network,
             Moment(
                 now,
-                books.on_cards(now, self._pace(books, clusters)),
+                books.on_cards(now, self._pace(books, clusters), self.startup_s),
                 waiting,
                 clusters.up(),
                 others_cpu=others.get("cpu", {}),

@@ -95,6 +95,24 @@ def test_who_cannot_go_to_the_card_that_another_left_stays_booked_on_its_own(
     assert (left in {one.card for one in books.attempts.values()}) == small
 
 
+def test_a_job_that_was_sent_is_expected_to_run_after_the_start_up_as_when_it_was_placed(
+    rehearse: Rehearse, submit: Submit
+) -> None:
+    """Rounds go on while it starts; to take it for running lets others be put where a reservation forbids it."""
+    rehearsal = rehearse({"A100": 1}, startup_s=40.0)
+    submit(rehearsal, "measured")
+    rehearsal.run()
+    jobs = [submit(rehearsal, f"job-{number}") for number in range(4)]
+    rehearsal.tick()
+    attempts = rehearsal.controller.books.attempts
+    assert set(attempts) == {job.id for job in jobs[:3]}  # and one waits, so that there was a round when they were sent
+    last = attempts[jobs[2].id]
+    assert last.submitted_at is not None
+    assert last.started_at is None
+    assert rehearsal.controller.round.decisions == []
+    assert rehearsal.controller.round.ends[last.job] == pytest.approx(last.predicted_end)
+
+
 def test_random_feasible_draws_as_in_the_simulator(rehearse: Rehearse, submit: Submit) -> None:
     rehearsal = rehearse(COUNTS, strategy="random_feasible")
     job = submit(rehearsal, "one")
