@@ -107,6 +107,8 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the public traces")
     parser.add_argument("--out", type=Path, help="folder for quality.json and the pages; other sections are kept")
     options = parser.parse_args()
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)  # now, not after an hour
     file = options.out / "quality.json" if options.out else None
     results: dict[str, Found] = json.loads(file.read_text()) if file and file.exists() else {}
     for name in options.only or [""]:

@@ -286,6 +286,8 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the public traces")
     parser.add_argument("--out", type=Path, help="folder for seven_nights.json and .md; other sections are kept")
     options = parser.parse_args()
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
     found = {name: measure(name, options) for name in options.problems}
     say(json.dumps({name: one["week"] for name, one in found.items()}))
     return 0

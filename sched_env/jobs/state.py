@@ -191,20 +191,23 @@ class Discipline(NamedTuple):
 
 
 def cards_of(topology: Topology) -> Cards:
-    """Prepare a topology for the kernels."""
+    """Prepare a topology for the kernels.
+
+    In arrays of its own: those of a night's windows are read-only, which numba takes for another type and compiles for.
+    """
     N = len(topology.nodes)
     return Cards(
-        type=topology.card_type,
-        node=topology.card_node,
-        mem=topology.card_mem,
-        usd_per_hour=topology.card_usd_per_hour,
+        type=topology.card_type.copy(),
+        node=topology.card_node.copy(),
+        mem=topology.card_mem.copy(),
+        usd_per_hour=topology.card_usd_per_hour.copy(),
         first=np.searchsorted(topology.card_node, np.arange(N + 1)).astype(np.int32),
-        node_mem=topology.node_mem,
-        node_cpu_used=topology.node_cpu_used,
+        node_mem=topology.node_mem.copy(),
+        node_cpu_used=topology.node_cpu_used.copy(),
         share_per_core=1.0 / topology.node_cpu,
         seconds_per_gb=np.ascontiguousarray(topology.seconds_per_gb()),
         usd_per_gb=np.ascontiguousarray(topology.usd_per_gb()),
-        up=topology.node_up,
+        up=topology.node_up.copy(),
         up_rate=1.0 / topology.up_s,
     )
 

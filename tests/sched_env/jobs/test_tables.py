@@ -10,6 +10,7 @@ from sched_env.jobs import trace as traces
 from sched_env.jobs.gavel import spread
 from sched_env.jobs.profiles import Measured, ProfileFit, complete
 from sched_env.jobs.runtime import RuntimeModel, from_table
+from sched_env.jobs.state import cards_of
 from sched_env.jobs.tables import JobTrace, RuntimeTable
 from sched_env.jobs.topology import load
 from sched_env.jobs.workload import Workload
@@ -200,3 +201,15 @@ def test_only_the_upstreams_memory_check_runs_out_of_memory_on_the_public_queue(
     assert (corrected["oom"], corrected["failed"], corrected["placed"]) == (0, 0, 100)
     fault = run_episodes("jobs/fifo-upstream", "fifo", [0], trace=load_, episode_jobs=100)[0]
     assert fault["oom"] > 0
+
+
+def test_kernels_see_arrays_of_one_kind_whether_or_not_those_of_a_topology_can_be_written():
+    topology = make_vec("jobs/cpn", 1, cards=4, trace_rows=50).topology
+    of_windows = make_vec("jobs/cpn", 1, cards=4, trace_rows=50).topology
+    for value in vars(of_windows).values():
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+    for ours, theirs in zip(cards_of(topology), cards_of(of_windows), strict=True):
+        if isinstance(theirs, np.ndarray):
+            assert theirs.flags.writeable
+        np.testing.assert_array_equal(ours, theirs)
