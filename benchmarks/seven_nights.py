@@ -94,7 +94,10 @@ def huawei(data: Path) -> World:
 
 
 def bitbrains(data: Path) -> World:
-    """Bitbrains' VMs as 100 pods on ten nodes, from 5 August on."""
+    """Bitbrains' VMs as 100 pods on ten nodes, from 5 August on.
+
+    A night's search begins at ``hottest_to_coolest``, the best rule of the sample, and cannot express ``best_single_move``.
+    """
     scenario = scenarios.load("pods/deploy", {"episode_windows": 24})
     trace = pod_traces.load(data / BITBRAINS, scenario)  # type: ignore[arg-type]
     borders = np.arange(4, 5 + NIGHTS + 1, dtype=np.int64) * (DAY_S // 300)
@@ -302,7 +305,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     frozen: list[Scorer] = []
     found: dict[str, Any] = {
         "source": world.source,
-        "about": (WORLDS[name].__doc__ or "").strip(),
+        "about": " ".join((WORLDS[name].__doc__ or "").replace("``", "`").split()),
         "primary": world.primary,
         "algorithm": training_of(world)[0],
         "settings": training_of(world)[1],
