@@ -96,7 +96,8 @@ def huawei(data: Path) -> World:
 def bitbrains(data: Path) -> World:
     """Bitbrains' VMs as 100 pods on ten nodes, from 5 August on.
 
-    A night's search begins at ``hottest_to_coolest``, the best rule of the sample, and cannot express ``best_single_move``.
+    A night's search begins at ``hottest_to_coolest``, the best rule of the sample, and cannot express
+    ``best_single_move``.
     """
     scenario = scenarios.load("pods/deploy", {"episode_windows": 24})
     trace = pod_traces.load(data / BITBRAINS, scenario)  # type: ignore[arg-type]
