@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sched_env import heuristics, problems
+from sched_env import heuristics, problems, scenarios
 from sched_env.jobs import features, pairs
 from sched_env.jobs import heuristics as job_rules
 from sched_env.jobs.state import ARRIVED, FINISHED, LEAST_ATTAINED, NONE, ORDER, SIZE, WAITING, Discipline
@@ -17,7 +19,7 @@ from wire import bundle, sample_bundle
 from wire.errors import InfeasibleActionError
 from wire.policy import GraphPolicy
 
-from .test_properties import check
+from .test_properties import check, compare
 
 KEYS = {"cards": 6, "episode_jobs": 30, "load": 3.0, "trace_rows": 400}
 SETTINGS = {
@@ -195,6 +197,21 @@ def test_times_of_hours_and_of_days_are_told_apart_and_stay_within_what_a_scorer
     np.testing.assert_array_equal(told[:3], times[:3].astype(np.float32))
     assert (np.diff(told) > 0.0).all()
     assert told[-1] == 10.0 * pairs.TIME_SCALE
+
+
+def test_the_service_tells_jobs_of_days_as_the_kernel_does_bit_for_bit():
+    scenario = scenarios.load("jobs/cpn", {**KEYS, "choice": "pair", "shown_jobs": 12})
+    load = make_vec(scenario, 1, 0).workload
+    env = make_vec(scenario, 2, 0, load._replace(jobs=replace(load.jobs, epochs=load.jobs.epochs * 100.0)))
+    env.reset(options={"starts": [0, 40]})
+    column = [feature.name for feature in env.feature_spec.candidate].index("completion_s")
+    longest, rng = 0.0, np.random.default_rng(0)
+    for _ in range(25):
+        compare(env, 0)
+        compare(env, 1)
+        longest = max(longest, float(env.buffers.candidates[:, :, column].max()))
+        env.step(drawn(env, rng))
+    assert pairs.LONG_S < longest < 2.0 * pairs.LONG_S
 
 
 def test_every_row_has_a_discipline_of_its_own_and_changes_it_midway():
