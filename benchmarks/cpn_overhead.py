@@ -1,5 +1,8 @@
 """What the job controller costs: a decision over 1,000 cards, 10,000 queued jobs, 100,000 finished ones in the store.
 
+With ``policy`` a network of the shipped size, untrained, is asked over pairs as the service asks it, scores included;
+it is shown 64 jobs.
+
     python benchmarks/cpn_overhead.py --out docs/results
 
 Times are CPU time of the process, so that a busy machine matters less.
@@ -27,12 +30,22 @@ from placement.cpn.books import Books
 from placement.cpn.config import CpnSettings
 from placement.cpn.records import Attempt, Job
 from placement.cpn.runtimes import FromTable, Tables
+from placement.cpn.service import _by_policy, pairs_of
 from placement.cpn.store import ATTEMPTS, JOBS, JobStore
 from placement.cpn.topology import Network
 from placement.cpn.topology import read as read_topology
-from sched_env.jobs import synthetic
+from placement.decide import Decider
+from placement.decision_log import DecisionLog
+from placement.live import Live
+from placement.metrics import Metrics
+from placement.policy import open_policy
+from placement.settings import Settings
+from sched_env import problems
+from sched_env.jobs import pairs, synthetic
+from wire import bundle, sample_bundle
 from wire.errors import run_cli
 
+SHOWN = {"choice": "pair", "queue_order": "shortest", "reservation": "big", "shown_jobs": 64}
 STRATEGIES = ("fifo", "min_completion_time", "min_completion_time_reserve", "easy_backfill", "shortest_predicted_first")
 
 
@@ -81,6 +94,37 @@ def cpu_s(function: Callable[[], Any], times: int) -> float:
         function()
         took.append(time.process_time() - began)
     return float(np.median(took))
+
+
+class Alone:
+    """One untrained policy of pairs that is always live."""
+
+    def __init__(self) -> None:
+        import torch  # here, so that it is not in the controller's memory
+
+        from pipeline.policies.onnx_graph import to_onnx
+        from pipeline.policies.scorer import Scorer
+
+        torch.manual_seed(0)
+        policy = to_onnx(Scorer(pairs.SPEC, 64), pairs.SPEC)
+        files = sample_bundle.assemble(pairs.SPEC, policy, params={"workload": {"overrides": SHOWN}})
+        self._live = Live(policy=open_policy(bundle.check(files, problems.spec), "none"))
+
+    def get(self, _: str) -> Live:
+        """Return it."""
+        return self._live
+
+
+def by_policy(tables: Tables, folder: Path) -> Allocator:
+    """Return an allocator that asks the policy, as the service's does."""
+    live, settings, metrics = Alone(), Settings(log_dir=folder), Metrics()
+    decider = Decider(live, settings, metrics, DecisionLog(settings, metrics))  # type: ignore[arg-type]
+    return Allocator(
+        CpnSettings(topology="", strategy="policy"),
+        tables,
+        _by_policy(decider),
+        lambda: pairs_of(live.get("jobs").policy),
+    )
 
 
 def memory_mib() -> float:
@@ -155,6 +199,14 @@ def main() -> int:
             result[f"step_ms_with_{finished}_finished"] = round(1e3 * cpu_s(submit_and_schedule, 51), 3)
             result[f"restart_ms_with_{finished}_finished"] = round(1e3 * cpu_s(partial(Books.read, store), 3), 1)
             store.close()
+    with tempfile.TemporaryDirectory() as folder:
+        allocator = by_policy(tables, Path(folder))
+        for count, times in ((1, 9), (64, 2)):
+            waiting = [a_job(1 + number, synthetic.MODELS[(2 + number) % 8]) for number in range(count)]
+            moment = Moment(100.0, half, waiting, up)
+            placed = len(allocator.round(network, moment).decisions)
+            took_ms = 1e3 * cpu_s(partial(allocator.round, network, moment), times)
+            result["one_job_ms"][f"policy, {count} waiting"] = round(took_ms / max(placed, 1), 2)
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
         (options.out / "cpn_overhead.json").write_text(json.dumps(result, indent=1) + "\n")

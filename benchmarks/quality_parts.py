@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import pickle
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -123,8 +124,8 @@ def taught(
 def folder(case: Case, settings: Any, seed: int) -> Path:
     """Name the place of a training by all it depends on: the benchmark goes on where it was stopped."""
     code = closure.fingerprint("pipeline.policies.training", *code_of(case.problem))
-    starts = case.validation.starts.tobytes()
-    digest = hashlib.sha256(repr((settings, case.train[0], case.validation.scenario, code)).encode() + starts)
+    data = pickle.dumps((case.train[1], case.validation.trace, case.validation.starts))
+    digest = hashlib.sha256(repr((settings, case.train[0], case.validation.scenario, code)).encode() + data)
     return var() / "scratch" / "quality" / f"{case.problem}-{seed}-{digest.hexdigest()[:16]}"
 
 

@@ -6,7 +6,7 @@ value, everything else stays, and the scores say when the order turns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ Score = Callable[[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]], 
 
 def explain(
     spec: FeatureSpec,
-    names: list[str],
+    names: Sequence[str],
     observation: Observation,
     scores: NDArray[np.floating],
     score: Score | None,
@@ -52,7 +52,7 @@ def explain(
 
 
 def _explained(
-    spec: FeatureSpec, names: list[str], observation: Observation, scores: NDArray[np.floating], row: int
+    spec: FeatureSpec, names: Sequence[str], observation: Observation, scores: NDArray[np.floating], row: int
 ) -> Explained:
     values = {
         feature.name: float(value) for feature, value in zip(spec.candidate, observation.candidates[row], strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +75,7 @@ def fallback_scores(name: str, state: State, request: PlacementRequest, mask: ND
     return np.nan_to_num(scores, nan=np.finfo(np.float64).min)
 
 
-def best(names: list[str], scores: NDArray[np.floating], count: int) -> list[Ranked]:
+def best(names: Sequence[str], scores: NDArray[np.floating], count: int) -> list[Ranked]:
     """Return the best ``count`` candidates; equal scores keep the order of the candidates."""
     if count <= SOUGHT_ONE_BY_ONE:
         left, ranked = scores.copy(), []

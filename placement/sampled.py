@@ -46,7 +46,7 @@ class _Taken(NamedTuple):
             problem=self.state.problem,
             digest=self.digest,
             request=self.request,
-            names=self.state.names,
+            names=list(self.state.names),
             columns={name: column.tolist() for name, column in self.columns.items()},
             chosen=self.chosen,
             fallback=self.fallback,

@@ -34,7 +34,7 @@ class State(msgspec.Struct, frozen=True, eq=False):
     """Candidates of one problem: names and one float64 column for each raw field."""
 
     problem: ProblemName
-    names: list[str]
+    names: Sequence[str]
     columns: dict[str, NDArray[np.float64]]
     warm: dict[str, NDArray[np.float64]]
     """Function -> its column."""

@@ -99,7 +99,7 @@ async def filter_nodes(request: Request) -> Response:
     held = call.cluster.reserved(call.pod)
     if held in names:
         fits[names.index(held)] = True  # its room is the pod's own: a placeholder has it, or had it a moment ago
-    left = names if fits.all() else [name for name, ok in zip(names, fits.tolist(), strict=True) if ok]
+    left = list(names) if fits.all() else [name for name, ok in zip(names, fits.tolist(), strict=True) if ok]
     if len(left) <= 1:
         await running.decider.decide_beside(state, [asked], 1)
         if left:

@@ -249,7 +249,7 @@ class Allocator:
         cards = network.table.cards
         decisions: list[Decision] = []
         while (offered := env.offer()) is not None:
-            shown = env.state.shown[0] if env.rules.pairs > 0 else np.array([offered.row])
+            shown = env.state.shown[0, : env.rules.pairs] if env.rules.pairs > 0 else np.array([offered.row])
             self._elsewhere(env, network, [moment.avoid.get(jobs[row].id) if row >= 0 else None for row in shown])
             if env.rules.pairs > 0:
                 env.buffers.mask[0, -1] &= may_wait
@@ -337,11 +337,27 @@ NO_DEADLINE_S = 365 * 86_400.0
 """Of a job without a deadline, where others in the queue have one."""
 
 
+class Pairs(Sequence[str]):
+    """Names of pairs, slot by slot, and last of all to wait; made when asked for: there may be 64,000, one is taken."""
+
+    def __init__(self, jobs: Sequence[str], cards: Sequence[str]) -> None:
+        self._jobs, self._cards = jobs, cards
+
+    def __len__(self) -> int:
+        return len(self._jobs) * len(self._cards) + 1
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return [self[k] for k in range(*at.indices(len(self)))]
+        slot, card = divmod(range(len(self))[at], len(self._cards))
+        return WAIT if slot == len(self._jobs) else f"{self._jobs[slot]} on {self._cards[card]}"
+
+
 def _names(env: LiveEnv, cards: Sequence[str], jobs: Sequence[Job], shown: NDArray[np.integer]) -> Sequence[str]:
     """Name the candidates."""
     if env.rules.pairs == 0:
         return cards
-    return [*(f"{jobs[row].id if row >= 0 else '-'} on {card}" for row in shown for card in cards), WAIT]
+    return Pairs([jobs[row].id if row >= 0 else "-" for row in shown], cards)
 
 
 def _transfer_s(env: LiveEnv, row: int, card: int) -> float:

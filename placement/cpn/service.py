@@ -260,12 +260,11 @@ def _by_policy(decider: Decider) -> Callable[[LiveEnv, Job, Sequence[str]], int]
         candidates, request = raw_fields(env, 0)
         columns = {**candidates, "allowed": env.buffers.mask[0].astype(float)}
         columns.setdefault("share", columns["allowed"] * float("nan"))
-        state = State("jobs", list(names), columns, {}, 0)
+        state = State("jobs", names, columns, {}, 0)
         fields = {name: float(value) for name, value in request.items()}
         decision = decider.decide(state, [PlacementRequest(id=job.id, fields=fields)], 1)
-        best = decision.placements[0].ranked
-        if not best:
+        if not decision.placements[0].ranked:
             return int(env.buffers.mask[0].argmax())
-        return int(names.index(best[0].name))
+        return int(decision.scores.argmax())  # the first of equal ones, as they are ranked
 
     return choose

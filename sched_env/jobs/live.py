@@ -53,6 +53,7 @@ from sched_env.jobs.state import (
     SINCE,
     SIZE,
     START,
+    WAITING,
     Discipline,
     empty_state,
     queue_of,
@@ -178,7 +179,25 @@ def _take(arguments: Any, out: Buffers, b: int, row: int, c: int) -> float:
 
 
 class LiveEnv(CpnVectorEnv):
-    """One network, whose state is written from outside before every round (:meth:`begin`)."""
+    """One network, whose state is written from outside before every round (:meth:`begin`).
+
+    Where pairs are chosen, a question has as many slots as jobs wait, at most ``shown_jobs``: what a policy says of the
+    others hangs on no empty slot, and a thousand cards times 64 of them would be most of what a round costs.
+    """
+
+    _widest: Buffers | None = None
+    """The buffers with all slots, where pairs are chosen."""
+
+    def _slots(self, count: int) -> None:
+        """Show at most so many jobs from now on."""
+        if self._widest is None:
+            self._widest = self.buffers
+        width, fixed = count * len(self.topology), self._widest.candidates[0, :, :2]
+        fixed[self.buffers.mask.shape[1] - 1] = self.cards.mem[0], self.cards.usd_per_hour[0]
+        fixed[width] = 0.0  # to wait has neither memory nor price
+        candidates, mask = self._widest.candidates[:, : width + 1], self._widest.mask[:, : width + 1]
+        self.buffers = self._widest._replace(candidates=candidates, mask=mask)
+        self.rules = self.rules._replace(pairs=count)
 
     def _check_offered(self) -> None:
         """Take any queue: what fits no empty card of the moment simply waits."""
@@ -223,7 +242,8 @@ class LiveEnv(CpnVectorEnv):
         queue = queue_of(jobs, self.cards, self.runtimes.belief, self.scenario)
         queue.rows[:, ARRIVAL] = arrival_s
         self.queue = queue
-        self.state = state = empty_state(1, self.cards, queue, len(jobs.model_names), len(jobs), self.rules.pairs)
+        slots = self.scenario.shown_jobs if self.rules.pairs > 0 else 0
+        self.state = state = empty_state(1, self.cards, queue, len(jobs.model_names), len(jobs), slots)
         state.way[:] = discipline.numbers()
         state.card[0, :, GPU_FREE] = self.cards.mem - others_gpu_gib
         state.next_s[:] = np.inf
@@ -259,6 +279,8 @@ class LiveEnv(CpnVectorEnv):
 
         Where pairs are chosen, the mask is that of ``pairs``, and others may be placed instead.
         """
+        if self.rules.pairs > 0:
+            self._slots(min(max(int(self.state.tally[0, WAITING]), 1), self.scenario.shown_jobs))
         feasible = (_show if self.rules.pairs > 0 else _offer)(self.arguments, self.buffers, 0)
         return Offer(int(self.state.tally[0, OFFERED]), feasible) if feasible else None
 

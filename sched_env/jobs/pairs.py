@@ -179,13 +179,17 @@ def score(
     """Score every pair; to wait comes last, and but for ``min_min`` so do jobs that the queue does not offer."""
     pair, asked = _fields(candidates, request)
     scores, rule = np.full(mask.size, -np.inf), CARD_RULES[name]
+    if rule == PAIR:  # whichever the job: one go instead of one for each
+        with np.errstate(all="ignore"):  # rows without a job have no node
+            of_pair = heuristics.score(name, {name: pair[name] for name in features.STATE_FIELDS}, asked, mask)
+        np.copyto(scores, of_pair, where=pair["shown"])
+        scores[pair["wait"] > 0.0] = -LATER * mask.size
+        return scores
     for slot in np.unique(pair["slot"][pair["shown"]]):
         of_job = pair["shown"] & (pair["slot"] == slot)
         job = {name: float(pair[name][of_job][0]) for name in JOB_FIELDS}
         cards = {name: pair[name][of_job] for name in features.STATE_FIELDS}
         limits = {name: asked[name] for name in LIMITS}
-        scores[of_job] = heuristics.score(name, cards, {**job, **limits}, mask[of_job])
-        if rule != PAIR:
-            scores[of_job] -= LATER * slot
+        scores[of_job] = heuristics.score(name, cards, {**job, **limits}, mask[of_job]) - LATER * slot
     scores[pair["wait"] > 0.0] = -LATER * mask.size
     return scores

@@ -13,6 +13,7 @@ from placement.cpn.records import Job
 from placement.cpn.service import _by_policy, pairs_of
 from placement.cpn.topology import Network
 from sched_env import problems
+from sched_env.jobs.state import WAITING
 from sched_env.vector import make_vec
 from tests.placement.cpn.played import Rehearsal
 from tests.placement.cpn.test_controller import COUNTS, enter, queue
@@ -22,7 +23,7 @@ from wire.contracts.feature_spec import FeatureSpec
 from wire.policy import GraphPolicy
 
 BOTH = problems.spoken("jobs")
-SHOWN = {"queue_order": "shortest", "reservation": "big", "shown_jobs": 6}
+SHOWN: dict[str, Any] = {"queue_order": "shortest", "reservation": "big", "shown_jobs": 6}
 
 
 @pytest.mark.parametrize("spec", [*BOTH, None], ids=["pairs", "cards", "nobody"])
@@ -94,8 +95,13 @@ def test_pairs_are_chosen_live_as_in_the_simulator_decision_by_decision(
     expected = placements(GraphPolicy(checked.policy, "sample", checked), workload)
     service = client.app.state.service  # type: ignore[attr-defined]
     by_policy, found, began = _by_policy(service.decider), [], rehearsal.world.now
+    slots: set[int] = set()
 
     def choose(env: Any, job: Job, names: Any) -> int:
+        waiting = int(env.state.tally[0, WAITING])
+        assert len(names) == len(env.buffers.mask[0]) == min(waiting, SHOWN["shown_jobs"]) * len(env.topology) + 1
+        assert (names[0], names[-1]) == (f"{job.id} on {env.topology.cards[0]}", "wait")
+        slots.add(min(waiting, SHOWN["shown_jobs"]))
         seen, mask = env.rebuild(0), env.buffers.mask[0]
         assert seen.candidates.tobytes() == env.buffers.candidates[0].tobytes()
         assert seen.request.tobytes() == env.buffers.request[0].tobytes()
@@ -114,5 +120,6 @@ def test_pairs_are_chosen_live_as_in_the_simulator_decision_by_decision(
     enter(rehearsal, workload)
     rehearsal.run()
     assert set(rehearsal.ended().values()) == {"finished"}
+    assert slots == set(range(1, SHOWN["shown_jobs"] + 1)), "as many jobs are asked about as wait"
     assert [one[1:] for one in found] == [one[1:] for one in expected]
     assert [one[0] for one in found] == pytest.approx([one[0] for one in expected], rel=1e-3, abs=1.0)
