@@ -43,15 +43,16 @@ def profiles(path: Path) -> tuple[list[Measured], dict[str, float]]:
             alone[names[0]] = max(alone.get(names[0], 0.0), float(used))
         elif len(names) == 2:
             pairs.append((names, float(used)))
-    missing = {name for each in measured for name in each.models} - set(alone)
-    for name in missing:
+    found = dict(alone)
+    for name in sorted({name for each in measured for name in each.models} - set(alone)):
+        # Only what was measured alone is subtracted: no model's memory hangs on which was looked at before it.
         rest = [
-            used - sum(alone.get(other, 0.0) for other in names if other != name)
+            used - sum(alone[other] for other in names if other != name)
             for names, used in pairs
             if names.count(name) == 1 and all(other in alone for other in names if other != name)
         ]
-        alone[name] = float(np.median(rest)) if rest else float(np.median(list(alone.values())))
-    return measured, {name: max(used, CONTEXT_GIB) for name, used in alone.items()}
+        found[name] = float(np.median(rest or list(alone.values())))
+    return measured, {name: max(used, CONTEXT_GIB) for name, used in found.items()}
 
 
 def cpn_workload(

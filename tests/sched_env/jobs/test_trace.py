@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from sched_env.jobs.trace import recorded_workload
+from sched_env.jobs.trace import profiles, recorded_workload
 from sched_env.traces import gpu_jobs
 from sched_env.vector import make_vec
 from wire.errors import TraceError
@@ -72,13 +72,27 @@ def test_recorded_withdrawals_happen_only_when_asked_for(tmp_path):
         helios_row("CANCELLED" if k % 2 else "COMPLETED", f"2020-04-01 00:00:{k:02d}", 100 + k, 0) for k in range(30)
     )
     jobs = gpu_jobs.read_helios_log(put(tmp_path, "cluster_log.csv", text))
-    profiles = put(tmp_path, "colocation_profiles.csv", PROFILES)
+    measured = put(tmp_path, "colocation_profiles.csv", PROFILES)
     cancelled = {}
     for asked in (False, True):
-        load = recorded_workload(jobs, profiles, rows=30, seed=0, cancellations=asked)
+        load = recorded_workload(jobs, measured, rows=30, seed=0, cancellations=asked)
         env = make_vec("jobs/testbed", 1, trace=load, episode_jobs=30)
         env.reset(options={"starts": [0], "park": True})
         while env.buffers.active[0]:
             *_, infos = env.step(env.buffers.mask.argmax(axis=1))
         cancelled[asked] = infos["episode"]["cancelled"][0]
     assert cancelled == {False: 0, True: 15}  # data have to be moved first: none of the fifteen is done in time
+
+
+def test_the_memory_of_a_model_hangs_on_no_other_that_was_never_measured_alone(tmp_path):
+    """It was taken from what others had been found to need, in the order of a set: other figures in other processes."""
+
+    def row(used_mib, *models):
+        names = ",".join((*models, "", "")[:3])
+        times = ",".join((*["0.1"] * len(models), "", "")[:3])
+        return f"2025/01/01 00:00,4090,10,1e9,1e9,50,8000,{used_mib},{names},{times},1,,\n"
+
+    text = PROFILES.splitlines()[0] + "\n" + row(2048, "known") + row(5120, "known", "b")
+    text += row(9216, "b", "c") + row(4096, "known", "d")
+    _, memory = profiles(put(tmp_path, "colocation_profiles.csv", text))
+    assert memory == pytest.approx({"known": 2.0, "b": 3.0, "c": 2.0, "d": 2.0})
