@@ -58,9 +58,7 @@ def postgres(folder: Path, database: str) -> Iterator[str]:
     if tools is None:
         pytest.skip("no PostgreSQL: apt-get install postgresql, or put initdb and pg_ctl on the PATH")
     folder.mkdir(parents=True)
-    for above in (folder, *folder.parents):
-        if above.stat().st_uid == os.getuid() and above != Path("/"):
-            above.chmod(above.stat().st_mode | 0o011)
+    _open_the_way(folder)
     password = folder / "password"
     password.write_text("not-a-secret")
     other = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.getuid() == 0 else []
@@ -83,7 +81,15 @@ def postgres(folder: Path, database: str) -> Iterator[str]:
         subprocess.run(made, check=True, capture_output=True, env=environment, timeout=60)
         yield f"lm:not-a-secret@127.0.0.1:{port}/{database}"
     finally:
+        _open_the_way(folder)  # any other pytest that starts closes /tmp/pytest-of-USER again
         run(tools / "pg_ctl", "-D", data, "-w", "-m", "immediate", "stop")
+
+
+def _open_the_way(folder: Path) -> None:
+    """Let other users pass through the folders above."""
+    for above in (folder, *folder.parents):
+        if above.stat().st_uid == os.getuid() and above != Path("/"):
+            above.chmod(above.stat().st_mode | 0o011)
 
 
 class S3Server:
