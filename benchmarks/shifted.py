@@ -142,7 +142,7 @@ def measure(name: str, of: World, old: dict[int, Scorer], folder: Path) -> dict[
 
     validated = {rule: judged(after.validation, rule, NAMES) for rule in problems.get("functions").heuristics}
     best = max(validated, key=lambda rule: float(validated[rule]["return"].mean()))
-    trained = {seed: student(after, seed, limits(after, each)) for seed, each in old.items()}
+    trained = {seed: student(after, seed, limits(after, each), base=best) for seed, each in old.items()}
     court = shifted_gate.Court(test, of.second)
     verdicts, ours, theirs = [], [], []
     for seed, (each, _) in trained.items():
