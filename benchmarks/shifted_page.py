@@ -43,8 +43,9 @@ def page(shifts: Mapping[str, Any]) -> str:
         "(params.yaml: three loads, 250 starts each, eleven rules, time blocks) and the gate with its defaults are the "
         "project's own. Back-test, replay as recorded and origins have no honest value here and are not given: the "
         "gate skips them.",
-        "- Other than in a night: episodes of 1,000 decisions, trainings with twice the states, and validation that "
-        "does not look at guardrails.",
+        "- Other than in a night: episodes of 1,000 decisions and more trials. Validation of the trainings with five "
+        "segments chooses within half of the gate's margins against what is live (a night: against the fallback), that "
+        "of the others by the return alone.",
         "- Evaluation rounds time blocks up to whole 1,000 s, which leaves few where a shift presses hours into less. "
         "So every verdict is also given for blocks as long as the longest episode, and the pooled intervals are those.",
         "- The calls are those of the 24 functions with the most, 93 % of all.",
