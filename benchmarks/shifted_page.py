@@ -35,8 +35,8 @@ def page(shifts: Mapping[str, Any]) -> str:
         "and one of three the best rule too, so one of three passed. Longer trials and more segments were then "
         "chosen on its validation part with seeds 3 and 4, and the seeds shown are others. The test episodes are the "
         "same, so what is shown is flattered a little. `larger` with short trials had one of three seeds that passed "
-        "(seed 0 again; -1.0 % [-1.4, -0.5] pooled), and has none with longer ones. That a policy passes says that such "
-        "shifts exist, not how many are such.",
+        "(seed 0 again; -1.0 % [-1.4, -0.5] pooled), and has none with longer ones. That a policy passes says that "
+        "such shifts exist, not how many are such.",
         "",
         "What is real and what is assumed:",
         "",
