@@ -47,9 +47,9 @@ def page(shifts: Mapping[str, Any]) -> str:
         "- Other than in a night: episodes of 1,000 decisions and more trials. Validation of the trainings with five "
         "segments chooses within half of the gate's margins against what is live (a night: against the fallback), that "
         "of the others by the return alone.",
-        "- **A night as `params.yaml` trains it (20 decisions, three segments of 6,000 states) does not pass on `quarter`**: "
-        "seeds 5 and 6 beat the old policy and only equal the best rule (+0.1 and +0.2 %), and seed 5 fails by the SLA. "
-        "The early night that `watch_live` starts has those settings.",
+        "- **A night as `params.yaml` trains it (20 decisions, three segments of 6,000 states) does not pass on "
+        "`quarter`**: seeds 5 and 6 beat the old policy and only equal the best rule (+0.1 and +0.2 %), and seed 5 "
+        "fails by the SLA. The early night that `watch_live` starts has those settings.",
         "- Evaluation rounds time blocks up to whole 1,000 s, which leaves few where a shift presses hours into less. "
         "So every verdict is also given for blocks as long as the longest episode, and the pooled intervals are those.",
         "- The calls are those of the 24 functions with the most, 93 % of all.",
