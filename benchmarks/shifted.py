@@ -89,6 +89,7 @@ class Shift(NamedTuple):
 SHIFTS = {
     "quarter": Shift("calls fall to a quarter: a customer leaves", often(0.25)),
     "larger": Shift("instances request twice the cpu and memory, and use what they used", times(cpu=2.0, mem=2.0)),
+    "half": Shift("calls fall to half", often(0.5)),
     "doubled": Shift("every function calls twice as often", often(2.0)),
     "smaller": Shift("instances request half the cpu and memory, and use what they used", times(cpu=0.5, mem=0.5)),
     "four_times": Shift("every function calls four times as often", often(4.0)),

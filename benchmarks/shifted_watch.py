@@ -152,5 +152,5 @@ def looks(
         if one.retrain and now_s <= shift_s:
             false.append({"minutes": minutes, "said": one.retrain})
         elif one.retrain:
-            return {"minutes": minutes, "said": one.retrain, "false_alarms": false}
-    return {"minutes": None, "said": "", "false_alarms": false}
+            return {"minutes": minutes, "said": one.retrain, "density": one.density, "false_alarms": false}
+    return {"minutes": None, "said": "", "density": None, "false_alarms": false}

@@ -77,7 +77,10 @@ OPTIONAL_DAY = {"type": ["null", "string"], "format": "date"}
         "to": Param(None, description="Last day, included", **OPTIONAL_DAY),
         "source": Param(None, enum=[None, *get_args(Source)], description="Another source than that of params.yaml"),
         "rollout": Param(ROLLOUT, enum=["canary", AT_ONCE], description="By 1, 5, 25, 100 % of the calls, or at once"),
-        "size": Param("full", type="string", description="full, or a file of sizes/ (demo)"),
+        "size": Param("full", type="string", description="full, or a file of sizes/ (demo, early)"),
+        "density": Param(
+            None, type=["null", "number"], exclusiveMinimum=0, description="Load to train for, times the recorded one"
+        ),
     },
     # By the hour it is for, not by when it was queued: a night that begins late is late all the same, and Airflow 3.3
     # answers 500 to clearing a task of a run whose deadline counts from its queueing. Runs by hand have none.

@@ -23,6 +23,9 @@ IN_PODS = RUNNER == "kubernetes"
 EVERY = "all"
 """In the Trigger form: every problem."""
 
+CHOICES = ("from", "to", "problem", "source", "size", "density")
+"""What the Trigger form hands to ``pipeline.workspace``."""
+
 MACROS = {"workspace_of": places.workspace}
 """For templates: a run works in the folder of its id, whatever an XCom says."""
 
@@ -109,7 +112,7 @@ def mapped_stage(name: str, instances: Any, template: str = "{}", **kwargs: Any)
 def workspace() -> dict[str, Any]:
     """Clone the code, share the DVC cache, write down what the run depends on; returns what to map over."""
     context = get_current_context()
-    chosen = {name: context["params"].get(name) for name in ("from", "to", "problem", "source", "size")}
+    chosen = {name: context["params"].get(name) for name in CHOICES}
     options = [f"--{name}={value}" for name, value in chosen.items() if value and value != EVERY]
     plan: dict[str, Any] = json.loads(call("pipeline.workspace", f"--run-id={context['run_id']}", *options))
     if IN_PODS:

@@ -2,7 +2,8 @@
 
 reconcile (what the service did by itself is recorded) → look → for each problem: `open_rollback` asks a person to go
 back when service level, cost or fallbacks are beyond the promise; `start_retrain` trains early when features or actions
-have drifted. Each at most once a day. The figures are a page (`var/watch/index.html`) and metrics for Prometheus.
+have drifted, for the load of now where that is what changed. Each at most once a day. The figures are a page
+(`var/watch/index.html`) and metrics for Prometheus.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from dags.calls import call, signed_call
 from pipeline import workspace
 
 SERVICE_URL = os.environ.get("LOADMASTER_SERVICE_URL", "http://127.0.0.1:8100")
+EARLY = "early"
+"""Size of a night that starts early (``sizes/early.yaml``): about one problem alone, it may train for longer."""
 PROBLEMS = workspace.offered(workspace.repository())
 
 
@@ -78,12 +81,15 @@ def watch_live() -> None:
                 return wants(problem, "rollback", found)
 
             @task
-            def drifted(found: dict[str, Any], problem: str = problem) -> str:
-                """Whether training should start early."""
-                return wants(problem, "retrain", found)
+            def drifted(found: dict[str, Any], problem: str = problem) -> dict[str, Any]:
+                """Whether training should start early, and for which load."""
+                wants(problem, "retrain", found)
+                size = EARLY if workspace.has_size(workspace.repository(), EARLY) else workspace.FULL
+                return {"problem": problem, "size": size, "density": found[problem]["density"]}
 
             day = "{{ dag_run.run_after.strftime('%Y-%m-%d') }}"
             reason = "{{ ti.xcom_pull(task_ids='" + problem + ".beyond_promise') }}"
+            early = drifted(found)
             beyond_promise(found) >> TriggerDagRunOperator(
                 task_id="open_rollback",
                 trigger_dag_id="rollback",
@@ -92,11 +98,11 @@ def watch_live() -> None:
                 conf={"problem": problem, "to": "", "reason": reason},
                 skip_when_already_exists=True,
             )
-            drifted(found) >> TriggerDagRunOperator(
+            early >> TriggerDagRunOperator(
                 task_id="start_retrain",
                 trigger_dag_id="nightly_retrain",
                 trigger_run_id=f"drift__{problem}__{day}",
-                conf={"problem": problem},
+                conf=early,
                 skip_when_already_exists=True,
             )
 

@@ -27,6 +27,8 @@ class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Null: nothing is live."""
     live_since: str | None = None
     """When the service took the policy into use (RFC 3339)."""
+    density: float = 1.0
+    """How many times as dense as recorded arrivals were when it was judged."""
 
 
 class Origin(NamedTuple):
@@ -37,6 +39,8 @@ class Origin(NamedTuple):
     """End (exclusive, UTC) of its data windows."""
     live_since: datetime | None = None
     """None: not live, or nobody wrote it down."""
+    density: float = 1.0
+    """What its standing says of it."""
 
 
 class _Lineage(msgspec.Struct):
@@ -66,7 +70,12 @@ def live(champion: Path) -> Origin | None:
     """Read where a champion comes from and since when it has been live; None when nothing is."""
     bundle = bundle_of(champion)
     found = origin(bundle) if bundle else None
-    return found and found._replace(live_since=_live_since(champion / STANDING_FILE, found.digest))
+    if found is None:
+        return None
+    path = champion / STANDING_FILE
+    standing = _standing(path, found.digest)
+    since = _moment(standing.live_since, f"{path}: live_since") if standing.live_since else None
+    return found._replace(live_since=since, density=standing.density)
 
 
 def origin(bundle: Path) -> Origin | None:
@@ -78,13 +87,13 @@ def origin(bundle: Path) -> Origin | None:
     return Origin(manifest.digest, _moment(manifest.lineage.windows_end, f"{path}: lineage.windows_end"))
 
 
-def _live_since(path: Path, digest: str) -> datetime | None:
+def _standing(path: Path, digest: str) -> Standing:
     if not path.exists():
-        return None
+        return Standing(digest)
     standing = decode(path.read_bytes(), Standing, source=str(path))
     if standing.digest != digest:
         raise GateError(f"{path} is about {standing.digest}", f"{digest}, the bundle beside it", "make a new workspace")
-    return _moment(standing.live_since, f"{path}: live_since") if standing.live_since else None
+    return standing
 
 
 def _moment(text: str, where: str) -> datetime:

@@ -20,9 +20,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from pipeline import champions, datasets, paths, worst
+from pipeline import datasets, paths, worst
 from pipeline.backtest import Config as BacktestConfig
 from pipeline.backtest import back_test
+from pipeline.champion_policy import champion_policy
 from pipeline.contracts.evaluation import (
     BACKTEST_FILE,
     EPISODES,
@@ -130,6 +131,7 @@ def terms(data: Workload) -> Terms:
         guardrails=list(value.guardrails(loaded)),
         horizon=loaded.horizon,
         wanted_horizon=data.wanted_horizon,
+        density=data.density,
     )
 
 
@@ -205,9 +207,7 @@ def run(options: argparse.Namespace) -> int:
     value = problems.get(problem).seen(data.scenario)
     challenger = load_policy(paths.BUNDLES / problem, lambda _: value.spec)
     live = paths.CHAMPIONS / problem
-    standing = champions.bundle_of(live)
-    playable = problems.get(problem).played(data.scenario).values()
-    champion = load_policy(standing, lambda _: tuple(spec for spec, _ in playable)) if standing else None
+    champion = champion_policy(problem, data.scenario)
     policies: dict[str, tuple[str, Policy]] = {"challenger": ("challenger", challenger)}
     if champion is not None:
         policies["champion"] = ("champion", champion)
@@ -216,6 +216,8 @@ def run(options: argparse.Namespace) -> int:
     fidelity = check(data, paths.WINDOWS, AsRecorded(), AS_RECORDED) if check and told(data.trace) else None
     if fidelity is not None and not fidelity[0].skipped:  # else episodes cannot be played as they were recorded
         policies[AS_RECORDED] = ("heuristic", AsRecorded())
+    # What was measured beside what is simulated is of the load as it was; what is judged, of the load as it is.
+    data = data.at_present_load()
     judged = terms(data)
     table = episodes(data, policies, config)
     with replaced_folder(paths.EVALUATION / problem) as folder:

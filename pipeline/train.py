@@ -28,6 +28,7 @@ import torch
 from tqdm import tqdm
 
 from pipeline import paths
+from pipeline.champion_policy import champion_policy
 from pipeline.datasets import code_of, workload
 from pipeline.files import replaced_folder, write_atomic
 from pipeline.gate.config import Config as GateConfig
@@ -126,19 +127,28 @@ class Task(NamedTuple):
 
 def on_windows(problem: str, config: TrainConfig) -> Task:
     """Learn from the train windows, judged on the validation windows."""
-    data, held_out = workload(problem, "train"), workload(problem, "validation")
+    data, held_out = (workload(problem, split).at_present_load() for split in ("train", "validation"))
     starts = held_out.starts(config.validation_traces)
-    judge = _judge(held_out.scenario, held_out.trace, starts=starts)
-    value = problems.get(problem).seen(held_out.scenario)
-    usual = judge(value.fallback)
-    primary = value.primary(held_out.scenario)
-    limits = _limits(load("gate", GateConfig), value.guardrails(held_out.scenario), primary, usual)
+    judge = judging(held_out.scenario, held_out.trace, starts=starts)
+    reference = champion_policy(problem, held_out.scenario) or problems.get(problem).fallback
+    limits, usual = guarded(problem, held_out.scenario, judge(reference))
     identity = (config.validation_traces, limits, data.fingerprint())
-    return Task(problem, data.scenario, data.trace, judge, identity, limits, abs(usual[primary]) or 1.0)
+    return Task(problem, data.scenario, data.trace, judge, identity, limits, usual)
+
+
+def guarded(problem: str, scenario: scenarios.Scenario, usual: Row) -> tuple[dict[str, tuple[float, float]], float]:
+    """Return the limits of a task and the size of its primary metric, by the figures of the gate's reference.
+
+    That is the champion, and the fallback until there is one.
+    """
+    value = problems.get(problem).seen(scenario)
+    primary = value.primary(scenario)
+    limits = _limits(load("gate", GateConfig), value.guardrails(scenario), primary, usual)
+    return limits, abs(usual[primary]) or 1.0
 
 
 def _limits(rules: GateConfig, own: Iterable[str], primary: str, usual: Row) -> dict[str, tuple[float, float]]:
-    """Return what the gate will allow over the fallback, which is its reference until there is a champion."""
+    """Return what the gate will allow over its reference."""
     found = {
         name: (usual[name] + HEADROOM * margin.of(usual[name]), max(margin.of(usual[name]), SMALLEST))
         for name, margin in rules.margins(own, primary).items()
@@ -149,11 +159,13 @@ def _limits(rules: GateConfig, own: Iterable[str], primary: str, usual: Row) -> 
 
 def on_scenario(scenario: scenarios.Scenario, episodes: int = VALIDATION_EPISODES, seed: int = VALIDATION_SEED) -> Task:
     """Learn from a scenario's own trace, judged from start points that another seed draws."""
-    judge = _judge(scenario, None, seed=seed, episodes=episodes)
+    judge = judging(scenario, None, seed=seed, episodes=episodes)
     return Task(scenario.problem, scenario, None, judge, (scenario, episodes, seed))
 
 
-def _judge(scenario: scenarios.Scenario, trace: Any, **episodes: Any) -> Callable[[Any], Row]:
+def judging(scenario: scenarios.Scenario, trace: Any, **episodes: Any) -> Callable[[Any], Row]:
+    """Return what says the mean figures of a policy, a scorer or a rule on these episodes."""
+
     def judge(policy: Any) -> Row:
         """Run the episodes greedily, as the policy will be used."""
         given = TorchPolicy(policy) if isinstance(policy, Scorer) else policy

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import glob
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -40,7 +41,7 @@ PROBLEMS_ENV = "LOADMASTER_PROBLEMS"
 EVERY_PROBLEM = "every"
 
 FULL, SIZES = "full", Path("sizes")
-"""Runs smaller than ``params.yaml`` says: ``sizes/<name>.yaml`` is laid over it."""
+"""Runs of another size than ``params.yaml`` says: ``sizes/<name>.yaml`` is laid over it."""
 
 KERNELS = ("sched_env", "pipeline")
 """Packages with functions that numba compiles."""
@@ -66,6 +67,8 @@ class Choice(msgspec.Struct, frozen=True):
     source: str | None = None
     """Another ``ingest.source``; its settings are those of ``params.yaml``."""
     size: str = FULL
+    density: float | None = None
+    """Train and judge at so many times the recorded load."""
 
 
 class NightlyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -172,12 +175,22 @@ def _write_params(workspace: Path, choice: Choice) -> None:
         raise ConfigError(f"{sorted(strangers)[0]!r} is none of this night's problems", legal(written["problems"]))
     if choice.problems:
         written["problems"] = [name for name in written["problems"] if name in choice.problems]
+    if choice.density is not None:
+        if not 0 < choice.density < math.inf:
+            raise ConfigError(f"the density is {choice.density}", "more than 0; 1: arrivals as dense as recorded")
+        workload = {name: {"density": choice.density} for name in written["problems"]}
+        written = laid_over(written, {"workload": workload})
     if choice.source is not None:
         written["ingest"] = {**(written.get("ingest") or {}), "source": choice.source}
     if days is not None:
         written["data"] = {"from": days[0].isoformat(), "to": days[1].isoformat()}
     if written != document:
         path.write_text(yaml.safe_dump(written, sort_keys=False))
+
+
+def has_size(folder: Path, size: str) -> bool:
+    """Say whether runs from ``folder`` can have a size; a repository of the user's own may lack some of ours."""
+    return (folder / SIZES / f"{size}.yaml").is_file()
 
 
 def _size_file(workspace: Path, size: str) -> Path:
@@ -254,6 +267,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--source", help="another ingest.source than that of params.yaml")
     parser.add_argument("--size", default=FULL, help=f"{FULL}, or a file of {SIZES}/ to lay over params.yaml")
+    parser.add_argument("--density", type=float, help="train and judge at so many times the recorded load")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -263,7 +277,7 @@ def run(options: argparse.Namespace) -> int:
     if options.first and options.first > options.last:
         raise ConfigError(f"--from {options.first} is after --to {options.last}", "from on or before to")
     days = (options.first, options.last) if options.first else None
-    choice = Choice(days, tuple(options.problems), options.source, options.size)
+    choice = Choice(days, tuple(options.problems), options.source, options.size, options.density)
     workspace = create(options.run_id, source=repository(), home=var(), choice=choice)
     plan = {"path": str(workspace), "train": stages(workspace)["train"], "problems": problems(workspace)}
     sys.stdout.write(json.dumps(plan) + "\n")

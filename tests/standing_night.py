@@ -99,6 +99,7 @@ def stand_ins(repository: Path, dags: tuple[str, ...] = (DAG,)) -> Path:
         "stages.py": STAGES,
         "dvc.yaml": DVC_YAML,
         "params.yaml": "problems: [functions]\nnightly: {days: null}\ndata: {from: null, to: null}\n",
+        "sizes/early.yaml": "seeds: [0, 1]\n",
         ".gitignore": "/data/\n",
         ".dvc/config": "[core]\n    analytics = false\n",
         ".dvc/.gitignore": "/config.local\n/tmp\n/cache\n",

@@ -1,7 +1,7 @@
 """A load that doubles: seen by watch_live in a real Prometheus, trained on at once, judged against what is live.
 
 Airflow, registry, service and Prometheus are real; the stages are stand-ins that end in a moment. Whether a policy that
-was trained on the shifted load is better there than the one before is measured by ``benchmarks/shifted.py``.
+is trained for the shifted load is better there than the one before is measured by ``benchmarks/early_night.py``.
 """
 
 import time
@@ -10,9 +10,11 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pytest
+import yaml
 
 from pipeline.local.__main__ import DAG
 from pipeline.local.airflow_api import ENDED
+from pipeline.registry import places
 from pipeline.registry.chain import Chain
 from pipeline.watch import drift, page
 from tests.pipeline.sources.conftest import running_prometheus
@@ -72,7 +74,8 @@ def looks(local, first):
 
     with a_load_that_doubled(root / "prometheus") as address:
         # Looks here come seconds apart; by the quarter of an hour that is usual the second would not count.
-        watched = "reference_days: 7\nevery_seconds: 2\nproblems: {functions: {features: {calls: calls}}}\n"
+        asked = "problems: {functions: {features: {calls: calls}, load: calls}}\n"
+        watched = f"reference_days: 7\nevery_seconds: 2\n{asked}"
         (root / "watch.yaml").write_text(f"prometheus: {address}\n{watched}")
         # The DAG's own quarter of an hour may come between ours: what counts is which look was the first.
         while len(found := ended_looks()) < 2:
@@ -89,7 +92,7 @@ def test_the_second_look_is_sure_and_starts_a_training(local, looks):
     assert "times the load of an hour ago" in (settings.var / "watch" / page.PAGE).read_text()
 
 
-def test_the_early_night_is_about_that_problem_and_is_judged_against_what_is_live(local, first, looks):
+def test_the_early_night_is_about_that_problem_at_its_load_and_is_judged_against_what_is_live(local, first, looks):
     settings, people = local
     run = f"drift__functions__{datetime.now(UTC):%Y-%m-%d}"
     until(
@@ -99,6 +102,9 @@ def test_the_early_night_is_about_that_problem_and_is_judged_against_what_is_liv
         ),
         "the early night never asked",
     )
+    asked_for = yaml.safe_load((places.workspace(run, settings.var) / "params.yaml").read_text())
+    assert asked_for["seeds"] == [0, 1], "a night that starts early has a size of its own"
+    assert asked_for["workload"]["functions"]["density"] == pytest.approx(2.0, rel=0.15)
     time.sleep(10)
     people[APPROVER].answer(DAG, run, "approve", -1, "Approve", "the load has doubled")
     assert ended(people["adam"], run)["verify"] == "success"

@@ -63,6 +63,8 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Decisions of an episode."""
     wanted_horizon: int = 0
     """What ``params.yaml`` asks for; more than ``horizon`` where the windows were too short. 0: the scenario's own."""
+    density: float = 1.0
+    """How many times as dense as recorded arrivals were."""
     schema: Literal[1] = 1
 
 

@@ -125,4 +125,6 @@ class GateReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the numbers behind all this come from, feature by feature; empty: the problem does not count them."""
     fidelity: Backtest | None = None
     """The simulator's word on what the cluster's own scheduler did, beside what was measured."""
+    density: float = 1.0
+    """How many times as dense as recorded arrivals were."""
     schema: Literal[1] = 1

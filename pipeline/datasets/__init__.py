@@ -84,6 +84,9 @@ class WorkloadConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Decisions in an episode; 0: as long as the scenario says."""
     overrides: dict[str, Any] = msgspec.field(default_factory=dict)
     """More keys of the scenario."""
+    density: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    """Arrivals so many times as dense as recorded, in training and judging alike: what ``watch_live`` has measured when
+    the load has changed since, and these windows are from before."""
 
     def load(self, calibrated: Mapping[str, Any] | None = None) -> scenarios.Scenario:
         """Return the scenario with everything that replaces its keys; what is set by hand wins over calibration."""
@@ -103,6 +106,12 @@ class Workload(NamedTuple):
     """End, exclusive."""
     wanted_horizon: int = 0
     """What was asked for, where the windows may have been too short for it; 0: the scenario's own."""
+    density: float = 1.0
+    """What was asked for of how dense arrivals are; the trace is as recorded."""
+
+    def at_present_load(self) -> Workload:
+        """Return what policies are trained and judged on: the recorded windows, as dense as arrivals are by now."""
+        return self.scaled(self.density)
 
     def scaled(self, load: float) -> Workload:
         """Return the same workload with arrivals ``load`` times as dense."""
@@ -113,7 +122,8 @@ class Workload(NamedTuple):
         rows = get(self.problem).starts(self.trace, self.scenario)
         if not rows.size:
             raise ConfigError(
-                f"the {self.problem} windows from {self.start} to {self.end} give no start point",
+                f"the {self.problem} windows from {self.start} to {self.end} give no start point"
+                + (f" at {self.density:g} times their load" if self.density != 1.0 else ""),
                 "at least one",
                 "take more days of data or shorter episodes",
             )
@@ -198,6 +208,7 @@ def workload(
         start=chosen.start.isoformat(),
         end=chosen.end.isoformat(),
         wanted_horizon=config.horizon,
+        density=config.density,
     )
 
 

@@ -101,6 +101,7 @@ def circumstances(*, evaluation: Path, validation: Path, bundle: Path, champion:
     return Circumstances(
         _document(evaluation / BACKTEST_FILE, Backtest),
         age,
+        old.density if old else 1.0,
         verdict.drifted,
         verdict.warnings,
         _document(evaluation / FIDELITY_FILE, Backtest),

@@ -37,6 +37,8 @@ class Circumstances(NamedTuple):
     backtest: Backtest | None = None
     champion_age_days: float | None = None
     """How much older the champion's data are than the challenger's; None: not known."""
+    champion_density: float = 1.0
+    """How many times as dense as recorded arrivals were when the champion was judged."""
     drifted: bool = False
     """Whether validation saw the request mix drift."""
     warnings: Sequence[str] = ()
@@ -109,12 +111,31 @@ def judge(
         bound_metric=terms.bound_metric,
         gap_closed=comparer.gap_closed(),
         profile=comparer.profile(),
-        warnings=[*around.warnings, *comparer.dependence(), *refresh_note],
+        warnings=[
+            *around.warnings,
+            *_other_load(terms.density, around.champion_density if episodes.champion else terms.density),
+            *comparer.dependence(),
+            *refresh_note,
+        ],
         settings=msgspec.json.decode(msgspec.json.encode(config)),
         rules_off=dict(config.switched_off),
         origins=list(around.origins),
         fidelity=around.fidelity,
+        density=terms.density,
     )
+
+
+def _other_load(density: float, champion: float) -> list[str]:
+    """Say that what was judged is not the load as recorded, or not the one that the champion was approved for."""
+    said = []
+    if density != 1.0:
+        said.append(f"trained and judged at {density:.3g} times the recorded load, the load of when this night began")
+    if champion != density:
+        said.append(
+            f"what is live was approved for {champion:.3g} times the load of its days, this night is about "
+            f"{density:.3g} times that of its own: which of them is the load of now?"
+        )
+    return said
 
 
 def _refresh_due(config: Config, around: Circumstances, *, champion: bool) -> tuple[bool, list[str]]:

@@ -46,9 +46,10 @@ class ExpertSettings(Common, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     base: str | None
     """The rule that goes on after a forced decision, and whose states come first; null: the best of all on the
     validation episodes, not the fallback."""
-    decisions: Positive
+    decisions: Positive | Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)]
     """How far a trial looks, the forced decision included. Effects die out within tens of decisions where instances are
-    short; beyond, every decision adds noise and time."""
+    short; beyond, every decision adds noise and time. Of several a training takes the one of its seed, so validation,
+    which chooses among seeds, chooses among them too."""
     states: Positive
     """States a segment whose candidates are tried, drawn evenly from all decisions of its episodes."""
     student_share: Rate
@@ -90,6 +91,8 @@ def train(
     scorer = Scorer(env.feature_spec, settings.hidden).to(get_device(device))
     logger = configure_logger(0, str(tensorboard) if tensorboard else None, "expert", reset_num_timesteps=False)
     data: list[Visited] = []
+    lengths = settings.decisions if isinstance(settings.decisions, tuple) else (settings.decisions,)
+    decisions = lengths[seed % len(lengths)]
 
     def ended(state: dict[str, Any]) -> bool:
         return bool(state["segment"] >= settings.segments or _idle(state["curve"], objective, settings.patience))
@@ -107,7 +110,7 @@ def train(
         seed_torch_and_numpy(seed, segment)
         student = None if segment == 1 else scorer
         on = student if 0 < settings.student_from <= segment else None
-        found, taken = _visit(env, state["base"], settings, student, drawn(seed, segment), on)
+        found, taken = _visit(env, state["base"], settings, student, decisions, drawn(seed, segment), on)
         _check(found, settings)
         data.append(found)
         loss = fit(scorer, data[-settings.kept :], settings)
@@ -173,6 +176,7 @@ def _visit(
     base: str,
     settings: ExpertSettings,
     student: Scorer | None,
+    decisions: int,
     seed: int,
     on: Scorer | None = None,
 ) -> tuple[Visited, float]:
@@ -195,7 +199,7 @@ def _visit(
         open_to_choice.append(env.buffers.active & (env.buffers.feasible > 1))
         env.step(actions)
     chosen = _drawn_from(np.stack(open_to_choice), settings.states, rng)
-    trials = Trials(env, base if on is None else TorchPolicy(on), settings.decisions, seed)
+    trials = Trials(env, base if on is None else TorchPolicy(on), decisions, seed)
     env.reset(seed=seed, options={"park": True})
     parts: list[Visited] = []
     for actions, here in zip(played, chosen, strict=True):

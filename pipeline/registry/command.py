@@ -52,10 +52,11 @@ def live_bundle(problem: str, home: Path | None = None) -> Path | None:
 def standing(problem: str) -> Standing:
     """Say since when the live policy of a problem has answered; there must be one."""
     chain = Chain.open()
-    digest, since = chain.live_digest(problem), chain.live_since(problem)
-    if digest is None or since is None:
+    record, since = chain.live(problem), chain.live_since(problem)
+    if record is None or since is None:
         raise RegistryError(f"no policy of {problem} is live", "a live record")
-    return Standing(digest, since)
+    # Records from before nights had a density say nothing of it.
+    return Standing(record.digest, since, msgspec.convert(record.gate.get("density", 1.0), float))
 
 
 def _verify(arguments: argparse.Namespace) -> int:

@@ -27,6 +27,14 @@ class ProblemWatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """PromQL: USD an hour, now."""
     features: dict[str, str] = {}
     """Name -> PromQL whose series are held against the reference days."""
+    load: str | None = None
+    """The feature that tells how dense arrivals are. When its load has changed, training starts early and for that
+    load: the recorded windows, so many times as dense."""
+
+    def __post_init__(self) -> None:
+        """Refuse a load that is no feature."""
+        if self.load is not None and self.load not in self.features:
+            raise ValueError(f"load is {self.load!r}, expected one of the features: {', '.join(self.features)}")
 
 
 class WatchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

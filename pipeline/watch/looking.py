@@ -71,6 +71,8 @@ class Seen(msgspec.Struct, frozen=True):
     """Why a person should be asked to go back; empty: no reason."""
     retrain: str
     """Why training should start early; empty: no reason."""
+    density: float | None
+    """How many times as dense as before arrivals are, where that is why; None: train on what was recorded."""
     notes: list[str]
 
 
@@ -130,7 +132,10 @@ def look(
         for name, one in changed.items()
         if f"load of {name}" in sure
     ]
-    return Seen(problem, live.digest, now_s, found, moved, changed, "; ".join(worse), "; ".join(drifted), notes)
+    density = round(changed[asked.load].times, 3) if asked.load and f"load of {asked.load}" in sure else None
+    return Seen(
+        problem, live.digest, now_s, found, moved, changed, "; ".join(worse), "; ".join(drifted), density, notes
+    )
 
 
 def count(state: State, name: str, *, is_beyond: bool, now_s: float, config: WatchConfig) -> None:

@@ -52,7 +52,8 @@ def html(seen: Sequence[Seen]) -> str:
     for one in seen:
         at = datetime.fromtimestamp(one.at_s, UTC).isoformat(timespec="minutes")
         parts.append(f"<h2>{escape(one.problem)}</h2><p><code>{escape(one.digest)}</code>, looked at {at}</p>")
-        for kind, reason in (("asked to roll back", one.rollback), ("trains early", one.retrain)):
+        early = "trains early" if one.density is None else f"trains early, for {one.density:.3g} times the load"
+        for kind, reason in (("asked to roll back", one.rollback), (early, one.retrain)):
             if reason:
                 parts.append(f"<p class='alarm'>{kind}: {escape(reason)}</p>")
         parts.append("<table><tr><th>figure</th><th>now</th><th>promised or usual</th><th>limit</th></tr>")

@@ -1,5 +1,6 @@
 """The DAG as Airflow sees it: structure, names, and what may be imported at parse time."""
 
+import argparse
 import hashlib
 import itertools
 import json
@@ -178,8 +179,23 @@ def test_the_trigger_form_takes_one_problem_other_days_and_another_source(dag):
     dag.params.validate()
     assert {name: dag.params[name] for name in dag.params} == {
         "problem": "all", "from": None, "to": None, "source": None, "rollout": "canary", "size": "full",
+        "density": None,
     }  # fmt: skip
     assert set(dag.params.get_param("source").schema["enum"]) >= {None, "prometheus", "traces"}
+    density = dag.params.get_param("density")
+    assert density.resolve(0.25) == 0.25
+    with pytest.raises(ValueError, match="less than or equal to the minimum"):
+        density.resolve(0)
+
+
+def test_what_the_form_asks_for_is_what_the_workspace_takes(dag):
+    from dags.stages import CHOICES
+    from pipeline import workspace
+
+    assert {*dag.params} - {*CHOICES} == {"rollout"}
+    parser = argparse.ArgumentParser()
+    workspace.arguments(parser)
+    assert {*CHOICES} <= {name.lstrip("-") for action in parser._actions for name in action.option_strings}
 
 
 def test_the_sources_of_the_form_are_those_of_ingest():

@@ -7,8 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from pipeline import evaluate, export, paths, train
+from pipeline import champions, evaluate, export, paths, train
 from pipeline.calibrate import command as calibrate
+from pipeline.champions import Standing
 from pipeline.clean.command import clean
 from pipeline.clean.config import CleanConfig
 from pipeline.gate import command as gate
@@ -43,19 +44,25 @@ def test_the_sample_of_every_problem_is_judged_by_its_own_metric():
     assert {*PRIMARY} == {*problems.names()} == {*SHIPPED["workload"]} == {*SHIPPED["train"]} == {*SHIPPED["evaluate"]}
 
 
-@pytest.mark.parametrize("problem", problems.names())
-def test_a_problem_goes_from_windows_to_a_verdict(sample, problem, monkeypatch):
-    monkeypatch.chdir(sample)
-    monkeypatch.setenv("LOADMASTER_VAR", str(sample / "var"))
+def ask_for(problem, density=1.0):
+    """Write the parameters of a tiny night."""
     size = tiny(problem)
+    workload = laid_over(SHIPPED["workload"][problem], size["workload"])
     params = SHIPPED | {
         "problems": [problem],
-        "workload": {problem: laid_over(SHIPPED["workload"][problem], size["workload"])},
+        "workload": {problem: workload | {"density": density}},
         "train": {problem: laid_over(SHIPPED["train"][problem], size["train"])},
         "evaluate": {problem: size["evaluate"]},
         "gate": {"bootstrap_samples": 200},
     }
     Path("params.yaml").write_text(yaml.safe_dump(params))
+
+
+@pytest.mark.parametrize("problem", problems.names())
+def test_a_problem_goes_from_windows_to_a_verdict(sample, problem, monkeypatch):
+    monkeypatch.chdir(sample)
+    monkeypatch.setenv("LOADMASTER_VAR", str(sample / "var"))
+    ask_for(problem)
     assert calibrate.main(["--problem", problem]) == 0
     for algorithm in ("maskable_ppo", "default"):
         assert train.main(["--problem", problem, "--algorithm", algorithm, "--seed", "0"]) == 0
@@ -80,3 +87,47 @@ def test_a_problem_goes_from_windows_to_a_verdict(sample, problem, monkeypatch):
         sign = value.better(report["bound_metric"])
         best = max(sign * mean for mean in means[f"{report['bound_metric']}_mean"].to_pylist())
         assert best <= sign * report["bound"] + 1e-6
+
+
+@pytest.mark.parametrize("problem", problems.names())
+def test_an_early_night_is_about_the_load_of_now_and_against_what_is_live(sample, problem, tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    (tmp_path / paths.WINDOWS).symlink_to(sample / paths.WINDOWS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOADMASTER_VAR", str(sample / "var"))
+    loads, limits = [], []
+    monkeypatch.setattr(train, "learn", spied(train.learn, lambda task, *_: limits.append(task.limits)))
+    monkeypatch.setattr(
+        evaluate, "episodes", spied(evaluate.episodes, lambda data, *_: loads.append(data.fingerprint()))
+    )
+
+    def night(seed):
+        assert train.main(["--problem", problem, "--algorithm", "default", "--seed", str(seed)]) == 0
+        assert export.main(["--problem", problem]) == 0
+        assert evaluate.main(["--problem", problem]) == 0
+        assert gate.main(["--problem", problem]) == 0
+        return json.loads((paths.GATE / problem / "report.json").read_text())
+
+    ask_for(problem)
+    assert calibrate.main(["--problem", problem]) == 0
+    first = night(0)
+    assert first["density"] == 1.0
+    assert not any("times" in text for text in first["warnings"])
+    bundle = json.loads((paths.BUNDLES / problem / "manifest.json").read_text())
+    champions.put(tmp_path / paths.CHAMPIONS / problem, paths.BUNDLES / problem, Standing(bundle["digest"]))
+    # At half the load no node of the sample is stressed, and there is nothing for `pods` to do.
+    density = 1.5 if problem == "pods" else 0.5
+    ask_for(problem, density=density)
+    early = night(1)
+    assert (early["density"], early["champion_digest"]) == (density, first["digest"])
+    assert [text for text in early["warnings"] if text.startswith(f"trained and judged at {density} times")]
+    assert loads[0] != loads[1], "what is judged is not what was recorded"
+    assert limits[0] != limits[1], "the gate's reference is now the champion, at that load"
+
+
+def spied(function, see):
+    def call(*given, **named):
+        see(*given)
+        return function(*given, **named)
+
+    return call

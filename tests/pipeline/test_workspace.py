@@ -78,11 +78,11 @@ def test_a_champion_comes_with_what_the_registry_says_of_it(source, var, tmp_pat
     bundle.mkdir()
     (bundle / "manifest.json").write_text("{}")
     monkeypatch.setattr(registry, "live_bundle", lambda problem, home: bundle)
-    monkeypatch.setattr(registry, "standing", lambda problem: Standing("sha256:a", "2026-11-16T05:00:00+00:00"))
+    monkeypatch.setattr(registry, "standing", lambda problem: Standing("sha256:a", "2026-11-16T05:00:00+00:00", 0.5))
     champion = workspace.create(RUN, source=source, home=var) / "champions" / "functions"
     assert (champion / "bundle" / "manifest.json").exists()
     said = json.loads((champion / "standing.json").read_text())
-    assert said == {"digest": "sha256:a", "live_since": "2026-11-16T05:00:00+00:00"}
+    assert said == {"digest": "sha256:a", "live_since": "2026-11-16T05:00:00+00:00", "density": 0.5}
 
 
 def test_a_second_call_takes_the_workspace_as_it_is(source, var):
@@ -161,11 +161,12 @@ def test_what_was_chosen_for_one_run_is_written_into_its_parameters_alone(source
     (source / "sizes" / "demo.yaml").write_text("ingest: {x: 2}\n")
     git(source, "add", "-A")
     git(source, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "sizes")
-    choice = workspace.Choice(problems=("vm",), source="traces", size="demo")
+    choice = workspace.Choice(problems=("vm",), source="traces", size="demo", density=0.25)
     path = workspace.create(RUN, source=source, home=var, choice=choice)
     written = yaml.safe_load((path / "params.yaml").read_text())
     assert written["problems"] == ["vm"]
     assert written["ingest"] == {"source": "traces", "x": 2}
+    assert written["workload"] == {"vm": {"density": 0.25}}
     assert workspace.problems(source) == ["functions", "vm"]
 
 
@@ -174,6 +175,8 @@ def test_what_was_chosen_for_one_run_is_written_into_its_parameters_alone(source
     [
         (workspace.Choice(problems=("cats",)), "'cats' is none of this night's problems"),
         (workspace.Choice(size="huge"), "there is no size 'huge'"),
+        (workspace.Choice(density=0.0), "the density is 0.0; expected more than 0"),
+        (workspace.Choice(density=float("nan")), "the density is nan"),
     ],
 )
 def test_a_choice_that_does_not_exist_is_refused_and_leaves_no_workspace(source, var, choice, message):

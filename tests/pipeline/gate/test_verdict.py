@@ -95,6 +95,26 @@ def test_the_first_promotion_is_compared_with_the_live_and_the_best_heuristic(si
     assert broken(better_best) == {"return against heuristic warm_first": "fail"}
 
 
+@pytest.mark.parametrize(
+    ("density", "champion", "said"),
+    [
+        (1.0, 1.0, []),
+        (0.25, 1.0, ["trained and judged at 0.25 times", "what is live was approved for 1 times"]),
+        (0.25, 0.25, ["trained and judged at 0.25 times"]),
+        (1.0, 0.25, ["what is live was approved for 0.25 times"]),
+    ],
+)
+def test_a_person_is_told_for_which_load_this_is_and_what_is_live(simulate, healthy, density, champion, said):
+    terms = msgspec.structs.replace(TERMS, density=density)
+    report = judge(terms, simulate(BETTER), healthy, QUICK, Circumstances(champion_density=champion))
+    found = [text for text in report.warnings if "times" in text]
+    assert [text.startswith(begin) for text, begin in zip(found, said, strict=True)] == [True] * len(said)
+    assert report.density == density
+    first = msgspec.structs.replace(healthy, champion_digest=None)
+    alone = judge(terms, simulate({"challenger": 0.05, "least_allocated": 0.0}), first, QUICK)
+    assert not any("what is live was approved" in text for text in alone.warnings)
+
+
 def test_a_live_heuristic_that_was_not_evaluated_is_an_error(simulate, healthy):
     first = msgspec.structs.replace(healthy, champion_digest=None)
     with pytest.raises(

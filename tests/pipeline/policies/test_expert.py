@@ -70,12 +70,25 @@ def test_states_come_from_whole_episodes_and_as_many_as_asked_for(tiny_workload,
     monkeypatch.setattr(type(env), "step", counted)
     monkeypatch.setattr(expert.Trials, "of", noting)
     settings = algorithms.settings("expert", **TINY)
-    found, _ = expert._visit(env, "warm_first", settings, None, 3)
+    found, _ = expert._visit(env, "warm_first", settings, None, 12, 3)
     assert len(found.mask) == 384
     assert {array.dtype for array in (found.candidates, found.request, found.advantages)} == {np.dtype(np.float32)}
     horizon = tiny_workload.scenario.horizon
     assert min(at) <= horizon + 2
     assert max(at) >= 2 * horizon - 2
+
+
+def test_of_several_lengths_of_trials_a_training_takes_the_one_of_its_seed(tiny_workload, tmp_path):
+    few = {"segments": 1, "epochs": 1, "states": 32, "base": "warm_first"}
+    either = {
+        (seed, str(length)): learn(tiny_workload, tmp_path / f"{seed}-{length}", seed, decisions=length, **few).curve
+        for seed in (0, 1)
+        for length in (2, 6, (2, 6))
+    }
+    assert either[0, "(2, 6)"] == either[0, "2"] != either[0, "6"]
+    assert either[1, "(2, 6)"] == either[1, "6"] != either[1, "2"]
+    with pytest.raises(ConfigError, match="decisions"):
+        algorithms.settings("expert", decisions=())
 
 
 def test_it_stops_when_nothing_is_gained(tiny_workload, tmp_path):

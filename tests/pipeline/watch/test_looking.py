@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.sources.prometheus_http import Client
 from pipeline.sources.prometheus_server import Patience, Server
-from pipeline.watch import drift, page
+from pipeline.watch import config, drift, page
 from pipeline.watch.config import ProblemWatch, WatchConfig
 from pipeline.watch.looking import State, count, look
 from tests.pipeline.sources.conftest import running_prometheus
@@ -31,7 +31,11 @@ GATE = {
 }  # fmt: skip
 CONFIG = WatchConfig(
     reference_days=7,
-    problems={"functions": ProblemWatch(sla="sla_rate", cost="cost_usd_hour", features={"requests": "requests_rate"})},
+    problems={
+        "functions": ProblemWatch(
+            sla="sla_rate", cost="cost_usd_hour", features={"requests": "requests_rate"}, load="requests"
+        )
+    },
 )
 
 
@@ -98,6 +102,26 @@ def test_a_calm_day_raises_nothing_and_a_shift_is_seen_within_the_hour(client, l
     assert 'loadmaster_watch_alarm{problem="functions",kind="retrain"} 1' in (tmp_path / page.METRICS).read_text()
 
 
+def test_an_early_training_is_for_the_load_of_now_while_that_is_what_changed(client, live, tmp_path):
+    state = State()
+    seen = [watch(client, live, state, SHIFT_S + quarter * 900.0, tmp_path / "none") for quarter in range(1, 10)]
+    started = [one.density for one in seen if one.density is not None]
+    assert started, "twice the load was never sure"
+    assert started == pytest.approx([2.0] * len(started), rel=0.1)
+    assert all(one.density is None for one in seen if not one.retrain)
+    assert seen[-1].retrain
+    assert seen[-1].density is None, "by the index alone nobody can say how dense arrivals are"
+    page.write(tmp_path, [next(one for one in seen if one.density is not None)])
+    assert "trains early, for 2" in (tmp_path / page.PAGE).read_text()
+
+
+def test_a_load_that_is_no_feature_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "watch.yaml").write_text("problems: {vm: {load: arrivals, features: {cpu: up}}}\n")
+    monkeypatch.setenv("LOADMASTER_WATCH_FILE", str(tmp_path / "watch.yaml"))
+    with pytest.raises(ConfigError, match="load is 'arrivals', expected one of the features: cpu"):
+        config.load()
+
+
 def test_a_look_seconds_after_another_is_no_second_one(client, live, tmp_path):
     state, first_s = State(), SHIFT_S + 1800.0
     for later_s in (0, 10, 300, 449):
@@ -150,8 +174,6 @@ def test_what_was_chosen_is_watched_from_the_decision_log(client, live, tmp_path
 
 
 def test_an_unknown_key_of_the_settings_is_named(tmp_path, monkeypatch):
-    from pipeline.watch import config
-
     path = tmp_path / "watch.yaml"
     path.write_text("problems: {vm: {slo: x}}\n")
     monkeypatch.setenv("LOADMASTER_WATCH_FILE", str(path))
