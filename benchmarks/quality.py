@@ -46,6 +46,7 @@ SECTIONS = {
     "functions": Section(students.measure, students.shown, students.page),
     "front": Section(students.front, students.front_shown, students.front_page),
     "jobs": Section(students.measure, students.shown, students.page),
+    "jobs_philly": Section(students.measure, students.shown, students.page),
     "pods": Section(
         quality_pods.measure, quality_pods.shown, quality_pods.page, "Pods: weights beside the price of a move"
     ),

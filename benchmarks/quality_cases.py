@@ -122,22 +122,24 @@ def mistaken(table: RuntimeTable, seed: int) -> RuntimeTable:
     return RuntimeTable(table.card_types, table.model_names, table.seconds * factor)
 
 
+PAIRS = {"choice": "pair", "shown_jobs": QUEUE, "queue_order": "shortest"}
+
+
+def _queues(load: Workload, count: int, starts: NDArray[np.int64], ahead: int = 0) -> Part:
+    """Return queues of so many jobs; rules of cards run them in their own order."""
+    chosen = scenarios.load("jobs/testbed", {"episode_jobs": count, **PAIRS})
+    plain = scenarios.load("jobs/testbed", {"episode_jobs": count})
+    return Part(chosen, load, starts, np.arange(starts.size), dict.fromkeys(RULES_OF_CARDS, plain), ahead)
+
+
 def jobs(data: Path, *, tests: int = 200) -> Case:
     """Queues drawn from the public one, pairs of a waiting job and a card; longer queues, Philly, mistaken times.
 
     Trained and validated with a predictor's errors; judged with the truth, and with errors of another draw.
     """
     profiles, like = data / "cpn-gpu-profiles" / job_traces.COLOCATIONS, data / "cpn-job-queues" / job_traces.QUEUE_100
-    pairs = {"choice": "pair", "shown_jobs": QUEUE, "queue_order": "shortest"}
-
-    def part(load: Workload, count: int, starts: NDArray[np.int64], ahead: int = 0) -> Part:
-        chosen = scenarios.load("jobs/testbed", {"episode_jobs": count, **pairs})
-        plain = scenarios.load("jobs/testbed", {"episode_jobs": count})
-        rules = dict.fromkeys(RULES_OF_CARDS, plain)
-        return Part(chosen, load, starts, np.arange(starts.size), rules, ahead)
-
     drawn = job_traces.generated_cpn_workload(ROWS, like, profiles, seed=1)
-    train = scenarios.load("jobs/testbed", {"episode_jobs": QUEUE, **pairs, "start_max": 20_000 - QUEUE})
+    train = scenarios.load("jobs/testbed", {"episode_jobs": QUEUE, **PAIRS, "start_max": 20_000 - QUEUE})
     starts = np.arange(30_000, ROWS, QUEUE)[:tests]
     longer = job_traces.generated_cpn_workload(20 * 500, like, profiles, seed=2)
     philly = job_traces.philly_workload(
@@ -148,18 +150,47 @@ def jobs(data: Path, *, tests: int = 200) -> Case:
     return Case(
         "jobs",
         (train, learned),
-        part(learned, QUEUE, np.arange(20_000, 30_000, QUEUE)[:48]),
+        _queues(learned, QUEUE, np.arange(20_000, 30_000, QUEUE)[:48]),
         {
-            "resampled queues": part(drawn, QUEUE, starts, 8),
-            "mistaken predictions": part(believed, QUEUE, starts, 8),
-            "500 jobs": part(longer, 500, np.arange(0, 20 * 500, 500)),
-            "Philly arrivals": part(philly, QUEUE, philly_starts),
+            "resampled queues": _queues(drawn, QUEUE, starts, 8),
+            "mistaken predictions": _queues(believed, QUEUE, starts, 8),
+            "500 jobs": _queues(longer, 500, np.arange(0, 20 * 500, 500)),
+            "Philly arrivals": _queues(philly, QUEUE, philly_starts),
         },
         "mean_completion_s",
         {"makespan_s": 0.02, "oom": 0.0},
         JOBS_SEARCH,
         ("shortest_predicted_first", {"start": SHORTEST_FIRST}),
         dict.fromkeys(("resampled queues", "mistaken predictions", "500 jobs", "Philly arrivals"), 0.10),
+        "evolution",
+        within=True,
+    )
+
+
+PHILLY_ENDS = (10_000, 12_400, 20_000)
+"""Ends of the parts that train, validate and test where Philly learns from jobs of its own, by number of the job."""
+
+
+def philly(data: Path) -> Case:
+    """Philly's single-card jobs, learned from earlier ones of their own, as a night of such a cluster would."""
+    trace, profiles = data / "gpu-jobs" / "philly_jobs.csv.gz", data / "cpn-gpu-profiles" / job_traces.COLOCATIONS
+    first, second, end = PHILLY_ENDS
+    load = job_traces.philly_workload(trace, profiles, rows=end, seed=3, speed_up=PHILLY_SPEED_UP)
+    truth: RuntimeTable = load.runtime  # type: ignore[assignment]
+    believed, learned = (load._replace(predicted=mistaken(truth, seed)) for seed in (4, 5))
+    train = scenarios.load("jobs/testbed", {"episode_jobs": QUEUE, **PAIRS, "start_max": first - QUEUE})
+    # Every second queue: jobs of days reach into the one that follows.
+    starts = np.arange(second, end - QUEUE, 2 * QUEUE)
+    return Case(
+        "jobs",
+        (train, learned),
+        _queues(learned, QUEUE, np.arange(first, second - QUEUE, QUEUE // 2)),
+        {"later jobs": _queues(load, QUEUE, starts, 8), "mistaken predictions": _queues(believed, QUEUE, starts)},
+        "mean_completion_s",
+        {"makespan_s": 0.02, "oom": 0.0},
+        JOBS_SEARCH,
+        ("shortest_predicted_first", {"start": SHORTEST_FIRST}),
+        dict.fromkeys(("later jobs", "mistaken predictions"), 0.10),
         "evolution",
         within=True,
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from quality_cases import FRONT, FRONT_BASE, FRONT_BETAS, FRONT_SEEDS, Case, functions, jobs
+from quality_cases import FRONT, FRONT_BASE, FRONT_BETAS, FRONT_SEEDS, Case, functions, jobs, philly
 from quality_parts import (
     Figures,
     Floats,
@@ -43,7 +43,7 @@ TO_THE_END = 1_000
 """Decisions that a look-ahead takes where the algorithm has no trials of its own: more than an episode has."""
 HEADROOM = 0.5
 """Share of a margin that may be used on validation, as in a night (``pipeline.train``)."""
-CASES = {"functions": functions, "jobs": jobs}
+CASES = {"functions": functions, "jobs": jobs, "jobs_philly": philly}
 
 
 def limits_of(case: Case, rule: Figures) -> Row:
@@ -74,7 +74,7 @@ def student(case: Case, seed: int, limits: Row | None = None, **changes: Any) ->
 def measure(name: str, data: Path, seeds: int) -> dict[str, Any]:
     """Train and judge a problem."""
     case, began = CASES[name](data), time.process_time()
-    problem = problems.get(name)
+    problem = problems.get(case.problem)
     better, names = problem.better(case.primary), [case.primary, *case.shown]
     validated = {rule: judged(case.validation, rule, names) for rule in problem.heuristics}
     best, bar = rules.best(
@@ -105,7 +105,7 @@ def measure(name: str, data: Path, seeds: int) -> dict[str, Any]:
     }
     for title, part in case.tests.items():
         theirs = judged(part, best, names)
-        entry = compare(name, part.blocks, [judged(part, each.scorer, names) for each, _ in trained], theirs)
+        entry = compare(case.problem, part.blocks, [judged(part, each.scorer, names) for each, _ in trained], theirs)
         entry["primary"], entry["target"] = case.primary, case.targets.get(title)
         entry["rules"] = {
             rule: {name: float(value.mean()) for name, value in judged(part, rule, names).items()}
@@ -113,12 +113,14 @@ def measure(name: str, data: Path, seeds: int) -> dict[str, Any]:
             if rule not in rules.REMEMBER  # drawn at random, or a linear program for each decision
         }
         for control_name, each in (("shuffled futures", control), (f"base {other_name}", other)):
-            entry[control_name] = compare(name, part.blocks, [judged(part, each.scorer, names)], theirs)[case.primary]
+            entry[control_name] = compare(case.problem, part.blocks, [judged(part, each.scorer, names)], theirs)[
+                case.primary
+            ]
         if part.ahead:
             starts = part.starts[:: max(part.starts.size // part.ahead, 1)][: part.ahead]
             few = replace(part, starts=starts, blocks=np.arange(starts.size))
             known = look_ahead(few, base, ahead, names)
-            entry["look-ahead"] = compare(name, few.blocks, [known], judged(few, best, names))
+            entry["look-ahead"] = compare(case.problem, few.blocks, [known], judged(few, best, names))
         result["tests"][title] = entry
         gain = entry[case.primary]
         say(f"{name}, {title}: {percent(gain['gain'])} {interval(gain)}")
