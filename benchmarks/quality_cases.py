@@ -21,14 +21,17 @@ from sched_env.workflow.tables import Dag
 
 SEEDS = 5
 """Trainings of every kind, but those of the front."""
+NIGHTS, NIGHT = 3, 2
+"""Nights as they end, where they are judged too, and the trainings of each."""
 AZURE = "azure-functions-2019"
 HORIZON = 1000
 """Decisions of an episode of functions."""
 TRAIN, VALIDATION = 0.5, 0.62
 """Ends of the train and validation parts of a trace; the rest is test."""
-STUDENT_GOES_ON = {"decisions": 40, "states": 16_000, "segments": 2, "student_from": 2, "kept": 1, "student_share": 0.9}
+STUDENT_GOES_ON = {"decisions": 40, "states": 16_000, "segments": 2, "student_from": 2, "kept": 1, "student_share": 0.9,
+                   "polish": 40}  # fmt: skip
 """Of functions: the first segment improves on the rule, the second on the student of the first. A third makes things
-worse at 10 nodes (docs/decisions/0049-learn-what-was-tried.md)."""
+worse at 10 nodes (docs/decisions/0049-learn-what-was-tried.md), whole episodes do not (decision 62)."""
 FRONT_BETAS, FRONT_SEEDS, FRONT = (0.1, 0.3, 0.5, 0.7, 0.9), 2, ("cost_usd", "response_ratio")
 """Weights of latency against cost, the most trainings of each, and what their front is of."""
 FRONT_BASE = "first_fit"
@@ -78,6 +81,8 @@ class Case:
     algorithm: str = "expert"
     within: bool = False
     """Whether validation chooses within half of the margins above over the best rule, as a night does."""
+    nights: int = 0
+    """Nights of two trainings each, of seeds of their own, of which the better on validation is judged: what ships."""
 
 
 def _spread(first: int, last: int, count: int) -> NDArray[np.int64]:
@@ -108,6 +113,7 @@ def functions(data: Path, *, beta: float = 0.7, tests: int = 96) -> Case:
         STUDENT_GOES_ON,
         ("least_allocated", {"base": "least_allocated"}),
         {"10 nodes": 0.04, "23 nodes": 0.06},
+        nights=NIGHTS,
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from quality_cases import FRONT, FRONT_BASE, FRONT_BETAS, FRONT_SEEDS, Case, functions, jobs, philly
+from quality_cases import FRONT, FRONT_BASE, FRONT_BETAS, FRONT_SEEDS, NIGHT, Case, functions, jobs, philly
 from quality_parts import (
     Figures,
     Floats,
@@ -88,6 +88,7 @@ def measure(name: str, data: Path, seeds: int) -> dict[str, Any]:
     limits = limits_of(case, validated[best])
     trained = [student(case, seed, limits) for seed in range(seeds)]
     control, _ = student(case, 0, limits, shuffled=True, **({"segments": 1} if case.algorithm == "expert" else {}))
+    nights = [_exported(case, seeds + NIGHT * night, limits, better) for night in range(case.nights)]
     other_name, changes = case.other
     other, _ = student(case, 0, limits, **changes)
     promised = [max(better * row[case.primary] for row in each.curve) for each, _ in trained]
@@ -107,6 +108,9 @@ def measure(name: str, data: Path, seeds: int) -> dict[str, Any]:
         theirs = judged(part, best, names)
         entry = compare(case.problem, part.blocks, [judged(part, each.scorer, names) for each, _ in trained], theirs)
         entry["primary"], entry["target"] = case.primary, case.targets.get(title)
+        if nights:
+            shipped = [judged(part, each.scorer, names) for each, _ in nights]
+            entry["nights"] = compare(case.problem, part.blocks, shipped, theirs)[case.primary]
         entry["rules"] = {
             rule: {name: float(value.mean()) for name, value in judged(part, rule, names).items()}
             for rule in problem.heuristics
@@ -125,6 +129,12 @@ def measure(name: str, data: Path, seeds: int) -> dict[str, Any]:
         gain = entry[case.primary]
         say(f"{name}, {title}: {percent(gain['gain'])} {interval(gain)}")
     return result | spent_since(began)
+
+
+def _exported(case: Case, first: int, limits: Row, better: int) -> tuple[Trained, float]:
+    """Train as often as a night does, and take what is best on validation, as ``export`` does."""
+    trained = [student(case, seed, limits) for seed in range(first, first + NIGHT)]
+    return max(trained, key=lambda each: max(better * row[case.primary] for row in each[0].curve))
 
 
 def front(_name: str, data: Path, seeds: int) -> dict[str, Any]:
@@ -206,6 +216,14 @@ def page(name: str, found: dict[str, Any]) -> list[str]:
             known += f" ({ahead['episodes']} episodes)"
         controls.append([title, known or "not measured", *cells, percent(float(np.mean(found["promised"])))])
     lines += table(["test", "metric", "rule", "student", "gain", "95 %", "worst seed", "target", ""], rows)
+    for title, entry in found["tests"].items():
+        if night := entry.get("nights"):
+            lines += [
+                f"{title}, as nights end (of two trainings the better on validation, {len(night['by_seed'])} nights, "
+                f"other seeds): {entry['primary']} **{percent(night['gain'], 2)}** {interval(night)}, worst night "
+                f"{percent(min(night['by_seed']), 2)}.",
+                "",
+            ]
     lines += ["Controls and bounds, gain on the first metric where none is named:"]
     lines += table(["test", "look-ahead, future known", "shuffled futures, or ranking", "another base rule or start",
                     "promised by validation"], controls)  # fmt: skip

@@ -281,13 +281,13 @@ def run(options: argparse.Namespace) -> int:
     task, algorithm, layers = chosen(options)
     settings, seed = algorithms.settings(algorithm, *layers), options.seed
     scratch = scratch_folder(task, algorithm, seed, settings)
-    with tqdm(total=settings.segments, unit="segment", desc=f"{algorithm} {task.problem} {seed}", disable=None) as bar:
+    with tqdm(total=settings.looks, unit="segment", desc=f"{algorithm} {task.problem} {seed}", disable=None) as bar:
 
         def report(segment: int, row: Row) -> None:
             bar.update(segment - bar.n)
             bar.set_postfix({name: f"{row[name]:.3f}" for name in task.shown})
             if bar.disable:
-                sys.stdout.write(f"segment {segment}/{settings.segments} " + json.dumps(row) + "\n")
+                sys.stdout.write(f"segment {segment}/{settings.looks} " + json.dumps(row) + "\n")
                 sys.stdout.flush()
 
         trained, description = learn(

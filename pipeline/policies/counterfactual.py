@@ -41,7 +41,7 @@ class Visited(NamedTuple):
         return sum(array.nbytes for array in self)
 
 
-def _front(mask: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def feasible_first(mask: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return the order that moves each row's feasible candidates to the front, as wide as the widest, and its mask."""
     order = np.argsort(~mask, axis=1, kind="stable")[:, : int(mask.sum(axis=1).max(initial=0))]
     return order, np.take_along_axis(mask, order, axis=1)
@@ -55,7 +55,7 @@ def packed(parts: Sequence[Visited]) -> Visited:
     width = max(int(part.mask.sum(axis=1).max()) for part in parts)
 
     def front(part: Visited) -> Visited:
-        order, mask = _front(part.mask)
+        order, mask = feasible_first(part.mask)
         missing = ((0, 0), (0, width - order.shape[1]))
         return Visited(
             np.pad(np.take_along_axis(part.candidates, order[..., None], axis=1), (*missing, (0, 0))),
@@ -109,7 +109,7 @@ class Trials:
 
         def choose() -> NDArray[np.int64]:
             rows = np.flatnonzero(b.active)
-            order, mask = _front(b.mask[rows])
+            order, mask = feasible_first(b.mask[rows])
             scores = score(b.candidates[rows[:, None], order], b.request[rows], mask)
             best = np.where(mask, scores, -np.inf).argmax(axis=1)
             actions[rows] = order[np.arange(rows.size), best]

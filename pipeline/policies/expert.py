@@ -27,6 +27,7 @@ from torch import Tensor
 from pipeline.policies import checkpoint, rules
 from pipeline.policies.checkpoint import CHECKPOINT_FILE, Row, Trained, drawn, seed_torch_and_numpy, weights
 from pipeline.policies.counterfactual import Trials, Visited, packed
+from pipeline.policies.polish import EPISODES, PART, Polish
 from pipeline.policies.sb3 import hide
 from pipeline.policies.scorer import Scorer, TorchPolicy
 from pipeline.policies.settings import Common, Falling, Positive, Rate
@@ -36,6 +37,10 @@ from sched_env.vector import PlacementVectorEnv
 from wire.errors import ConfigError
 
 MIB = 1 << 20
+POLISHED = "polished"
+"""In a checkpoint: generations of the search over whole episodes that are done; not there before it."""
+FIRST_GENERATION = 1_000
+"""Its draws have seeds of their own: no training has so many segments."""
 
 
 class ExpertSettings(Common, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,8 +74,16 @@ class ExpertSettings(Common, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     batch: Positive
     most_mib: Positive
     """Memory for the data of all segments, float32; a setting that needs more is refused at the start."""
+    polish: Annotated[int, msgspec.Meta(ge=0)]
+    """Generations of a search over whole episodes, from the best weights on (``polish.py``); 0: none. It looks at the
+    return alone: validation takes what it finds only within the guardrails."""
     shuffled: bool
     """The control: every advantage goes to another candidate of another state. Such a student must gain nothing."""
+
+    @property
+    def looks(self) -> int:
+        """The segments, and the parts of the search over whole episodes."""
+        return self.segments - (-self.polish // PART)
 
 
 def train(
@@ -95,7 +108,8 @@ def train(
     decisions = lengths[seed % len(lengths)]
 
     def ended(state: dict[str, Any]) -> bool:
-        return bool(state["segment"] >= settings.segments or _idle(state["curve"], objective, settings.patience))
+        over = state["segment"] >= settings.segments or POLISHED in state
+        return bool(over or _idle(state["curve"], objective, settings.patience))
 
     state = _resumed(scratch, ended, data)
     if state is None:
@@ -129,10 +143,47 @@ def train(
         checkpoint.save(scratch / CHECKPOINT_FILE, state)
         _log(logger, row)
         report(segment, row)
-    for file in scratch.glob("states-*.pt"):  # a training that has ended needs its data no more
+    for file in scratch.glob("states-*.pt"):  # what follows needs their data no more
         file.unlink()
+    scorer.cpu()
+    if settings.polish:
+
+        def looked(row: Row) -> None:
+            row |= validate(scorer)
+            if objective(row) > max(map(objective, curve)):
+                state["best"] = weights(scorer)
+            curve.append(row)
+            state["weights"] = weights(scorer)
+            checkpoint.save(scratch / CHECKPOINT_FILE, state)
+            _log(logger, row)
+            report(int(row["segment"]), row)
+
+        _polish(make_env(EPISODES), scorer, settings.polish, seed, state, looked)
     scorer.load_state_dict(state["best"])
-    return Trained(scorer=scorer.cpu(), curve=curve)
+    return Trained(scorer=scorer, curve=curve)
+
+
+def _polish(
+    env: PlacementVectorEnv,
+    scorer: Scorer,
+    generations: int,
+    seed: int,
+    state: dict[str, Any],
+    looked: Callable[[Row], None],
+) -> None:
+    """Search on from the best weights, looking at validation now and then; goes on where it was stopped."""
+    if POLISHED not in state:
+        state |= {POLISHED: 0, "weights": state["best"]}
+    scorer.load_state_dict(state["weights"])
+    polish = Polish(env, scorer, state.get("polish"))
+    state["polish"] = polish.kept
+    while state[POLISHED] < generations:
+        last, before = state["curve"][-1], polish.decisions
+        for number in range(state[POLISHED], min(state[POLISHED] + PART, generations)):
+            polish.generation(drawn(seed, FIRST_GENERATION + number))
+            state[POLISHED] = number + 1
+        more = {"segment": last["segment"] + 1.0, "steps": last["steps"] + polish.decisions - before}
+        looked({**{name: last[name] for name in ("states", "base")}, **more})
 
 
 def fit(scorer: Scorer, data: list[Visited], settings: ExpertSettings) -> float:

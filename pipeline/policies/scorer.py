@@ -65,7 +65,11 @@ class Scorer(nn.Module):
         """Encode each candidate ``[B, C, H]`` and the set of feasible ones ``[B, 2H]``."""
         rows = (candidates / self.candidate_scale).clamp(-CLIP, CLIP)
         asked = (request / self.request_scale).clamp(-CLIP, CLIP)
-        encoded = self.encode_hidden(self.encode_features(rows, asked).relu()).relu()
+        return self.pool(self.encode_features(rows, asked), mask)
+
+    def pool(self, first: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Do the rest of :meth:`encode` from what the first layer gives, before its ReLU."""
+        encoded = self.encode_hidden(first.relu()).relu()
         feasible = mask.to(encoded.dtype)
         share = feasible / feasible.sum(dim=1, keepdim=True).clamp(min=1.0)
         mean = torch.bmm(share.unsqueeze(1), encoded).squeeze(1)

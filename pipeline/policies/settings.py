@@ -50,6 +50,11 @@ class Common(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     missing_rate: Rate
     """Share of decisions in which a droppable feature is hidden, as it happens live."""
 
+    @property
+    def looks(self) -> int:
+        """Validations of a training that is not ended early: what its progress is counted in."""
+        return self.segments
+
 
 class Settings(Common, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What every algorithm of SB3's has."""

@@ -91,6 +91,35 @@ def test_of_several_lengths_of_trials_a_training_takes_the_one_of_its_seed(tiny_
         algorithms.settings("expert", decisions=())
 
 
+def test_polish_goes_on_where_it_was_stopped_and_only_validation_takes_what_it_finds(
+    tiny_workload, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(expert, "PART", 2)
+    few = {"segments": 1, "epochs": 4, "states": 128, "base": "warm_first", "polish": 5}
+    plain = learn(tiny_workload, tmp_path / "plain", **few | {"polish": 0})
+    whole = learn(tiny_workload, tmp_path / "whole", **few)
+    assert whole.curve[: len(plain.curve)] == plain.curve
+    assert [row["segment"] for row in whole.curve] == [0.0, 1.0, 2.0, 3.0, 4.0], "a part of two, of two, of one"
+    assert algorithms.settings("expert", **TINY | few).looks == 4
+    assert whole.curve[-1]["steps"] > whole.curve[1]["steps"]
+    best = max(row["return"] for row in whole.curve)
+    assert mean_return(tiny_workload, whole.scorer)["return"] == best
+
+    class Stopped(Exception):
+        pass
+
+    def stop(segment, _row):
+        if segment == 3:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        learn(tiny_workload, tmp_path / "stopped", report=stop, **few)
+    again = learn(tiny_workload, tmp_path / "stopped", **few)
+    assert again.curve == whole.curve
+    for name, tensor in whole.scorer.state_dict().items():
+        assert torch.equal(tensor, again.scorer.state_dict()[name]), name
+
+
 def test_it_stops_when_nothing_is_gained(tiny_workload, tmp_path):
     found = [0.0, 2.0, 1.0, 1.5, 3.0, 4.0]
     at = iter(found)
