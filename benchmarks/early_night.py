@@ -223,10 +223,12 @@ def page(shifts: dict[str, Any]) -> str:
                     f"**{one['outcome']}**: {one['reason']} "
                     f"({one['blocks']} blocks; with {shorter['blocks']} shorter ones: {shorter['outcome']})."
                 )
-        spent = [row["cpu_s"] for row in found["rows"]]
+        # Those that an earlier run had made took no time in this one.
+        spent = [row["cpu_s"] for row in found["rows"] if row["cpu_s"] > 1.0]
         lines += [
             f"- Validation exports {', '.join(f'seed {seed}' for seed in found['exported'])}.",
-            f"- A training took {np.mean(spent):.0f} s of CPU time; the last run {found['cpu_s']:.0f} s "
+            f"- A training took {np.mean(spent):.0f} s of CPU time where it was made in this run, which took "
+            f"{found['cpu_s']:.0f} s "
             f"(load average {found['load_average']}).",
         ]
     return "\n".join(lines) + "\n"
