@@ -191,8 +191,8 @@ What is real and what is assumed:
   whole episodes after them. Trials of 20 and the search came later, for the embedded sample (below); validation, which
   chooses, has more to choose from. A training takes about 40 s more with the search.
 - A doubled load is no such case: the policy of before is as good there. Trials of 120 decisions, seed 20: return
-  -0.23 % [-0.33, -0.17] against it at night, -0.25 % on what came, though validation had promised +1.4 %; seeds 5 and 6 not
-  better either. The gate keeps what is live.
+  -0.23 % [-0.33, -0.17] against it at night, -0.25 % on what came, though validation had promised +1.4 %; seeds 5 and 6
+  not better either. The gate keeps what is live.
 - Evaluation rounds time blocks up to whole 1,000 s, which leaves few where a shift presses hours into less: every
   verdict is also given for blocks as long as the longest episode, and the pooled intervals are those.
 - Shifts that are no change of how dense arrivals are (larger requests, longer lives) are [shifted](shifted.md): an
