@@ -189,7 +189,7 @@ What is real and what is assumed:
   on the test part; the seeds shown are others, the test episodes the same.
 - `quarter` was measured while `sizes/early.yaml` had trials of 120 and 60 decisions, four seeds and no search over
   whole episodes after them. Trials of 20 (`sizes/early.yaml`) and the search (`params.yaml`) came later, for the
-  embedded sample (below): validation, which chooses, has more to choose from. A training takes 40 s more with the search.
+  embedded sample (below): validation has more to choose from. A training takes 40 s more with the search.
 - A doubled load is no such case: the policy of before is as good there. Trials of 120 decisions, seed 20: return
   -0.23 % [-0.33, -0.17] against it at night, -0.25 % on what came, though validation had promised +1.4 %; seeds 5 and 6
   not better either. The gate keeps what is live.
