@@ -90,6 +90,7 @@ def watch_live() -> None:
             day = "{{ dag_run.run_after.strftime('%Y-%m-%d') }}"
             reason = "{{ ti.xcom_pull(task_ids='" + problem + ".beyond_promise') }}"
             early = drifted(found)
+            density = f"ti.xcom_pull(task_ids='{problem}.drifted')['density']"
             beyond_promise(found) >> TriggerDagRunOperator(
                 task_id="open_rollback",
                 trigger_dag_id="rollback",
@@ -101,7 +102,9 @@ def watch_live() -> None:
             early >> TriggerDagRunOperator(
                 task_id="start_retrain",
                 trigger_dag_id="nightly_retrain",
-                trigger_run_id=f"drift__{problem}__{day}",
+                # A night for the load of now is another than one on the days as they are: an alarm by the index alone,
+                # which may come a look before the load is sure, must not take its place for the day.
+                trigger_run_id="{{ 'load' if " + density + " else 'drift' }}" + f"__{problem}__{day}",
                 conf=early,
                 skip_when_already_exists=True,
             )

@@ -94,7 +94,7 @@ def test_the_second_look_is_sure_and_starts_a_training(local, looks):
 
 def test_the_early_night_is_about_that_problem_at_its_load_and_is_judged_against_what_is_live(local, first, looks):
     settings, people = local
-    run = f"drift__functions__{datetime.now(UTC):%Y-%m-%d}"
+    run = f"load__functions__{datetime.now(UTC):%Y-%m-%d}"
     until(
         lambda: any(
             row["task_id"] == "approve" and row["state"] in ("awaiting_input", "deferred")
