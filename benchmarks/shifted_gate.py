@@ -104,7 +104,7 @@ class Court:
             champion_digest=old.policy.manifest.digest,
         )
         shorter = self.shorter(episodes)
-        terms = evaluate.terms(self.work)
+        terms = evaluate.terms(self.work, {})
         report, again = (judge(terms, each, found, self.config) for each in (episodes, shorter))
         return Verdict(report, again, shorter)
 

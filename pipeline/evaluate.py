@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from pipeline import datasets, paths, worst
@@ -25,13 +26,16 @@ from pipeline.backtest import Config as BacktestConfig
 from pipeline.backtest import back_test
 from pipeline.champion_policy import champion_policy
 from pipeline.contracts.evaluation import (
+    ASKED,
     BACKTEST_FILE,
     EPISODES,
     EPISODES_FILE,
     FIDELITY_FILE,
     FIDELITY_WINDOWS_FILE,
+    HOUR,
     INTEGRITY_FILE,
     ORIGINS_FILE,
+    SIZES_FILE,
     TERMS_FILE,
     Integrity,
     Origin,
@@ -78,33 +82,79 @@ class EvaluateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """What the policy must beat; the best of them, whichever that turns out to be. Empty: all of the problem's."""
     bound: bool = True
     """Whether to work out what no policy could beat on each trace."""
+    sizes: dict[str, float] = msgspec.field(default_factory=lambda: {"half": 0.5, "double": 2.0, "tenfold": 10.0})
+    """Name -> how many times as large a cluster, under as many times the load. Shown beside the verdict, not part of
+    it: the challenger, what it is compared with and the best rule alone play there."""
+    size_traces: int = 48
+    """Start points on each of those."""
 
 
-def episodes(data: Workload, policies: dict[str, tuple[str, Policy]], config: EvaluateConfig) -> pa.Table:
+Policies = dict[str, tuple[str, Policy]]
+
+
+def episodes(data: Workload, policies: Policies, config: EvaluateConfig) -> pa.Table:
     """Run every policy on every start point of every scenario; every metric of the problem is kept."""
     rows: list[dict[str, Any]] = []
+    asked = datasets.get(data.problem).asked
     with tqdm(total=len(config.loads) * len(policies), unit="run", desc="evaluate", disable=None) as progress:
         for scenario, load_factor in config.loads.items():
             at = data.scaled(load_factor)
             starts = at.starts(config.traces)
             # Blocks are counted in recorded time: the same start row is the same block at every load.
             blocks, limits = data.blocks(starts, config.block_seconds), _bounds(at, starts) if config.bound else []
-            for name, (kind, policy) in policies.items():
-                results = run_episodes(at.scenario, policy, starts, trace=at.trace)
-                for number, result in enumerate(results):
-                    rows.append(
-                        {
-                            **{column: value for column, value in result.items() if column not in UNKEPT},
-                            "policy": name,
-                            "kind": kind,
-                            "scenario": scenario,
-                            "trace": str(starts[number]),
-                            "block": int(blocks[number]),
-                            "oom": int(result.get("oom", 0)),
-                            "bound": limits[number] if limits else None,
-                        }
-                    )
+            about = {HOUR: data.hours(starts), **({ASKED: asked(at.trace, at.scenario, starts)} if asked else {})}
+            for name, policy in policies.items():
+                rows += _played(at, scenario, name, policy, starts, blocks, limits, about)
                 progress.update()
+    return _table(rows)
+
+
+def on_other_sizes(data: Workload, policies: Policies, config: EvaluateConfig) -> pa.Table | None:
+    """Run policies on the cluster at other sizes, each under as many times the load; None: there are none."""
+    rows: list[dict[str, Any]] = []
+    with tqdm(total=len(config.sizes) * len(policies), unit="run", desc="other sizes", disable=None) as progress:
+        for scenario, factor in config.sizes.items():
+            at = data.resized(factor)
+            if at is None:
+                return None
+            starts = at.starts(config.size_traces)
+            # As many times as dense: what lay in one block of recorded time lies in one so much shorter.
+            blocks = at.blocks(starts, config.block_seconds and config.block_seconds / factor)
+            for name, policy in policies.items():
+                rows += _played(at, scenario, name, policy, starts, blocks, [], {})
+                progress.update()
+    return _table(rows) if rows else None
+
+
+def _played(
+    at: Workload,
+    scenario: str,
+    name: str,
+    policy: tuple[str, Policy],
+    starts: Rows,
+    blocks: Rows,
+    limits: list[float | None],
+    about: Mapping[str, NDArray[np.float64]],
+) -> list[dict[str, Any]]:
+    """Play an episode from each start and return its row."""
+    kind, decides = policy
+    return [
+        {
+            **{column: value for column, value in result.items() if column not in UNKEPT},
+            **{column: float(values[number]) for column, values in about.items()},
+            "policy": name,
+            "kind": kind,
+            "scenario": scenario,
+            "trace": str(starts[number]),
+            "block": int(blocks[number]),
+            "oom": int(result.get("oom", 0)),
+            "bound": limits[number] if limits else None,
+        }
+        for number, result in enumerate(run_episodes(at.scenario, decides, starts, trace=at.trace))
+    ]
+
+
+def _table(rows: list[dict[str, Any]]) -> pa.Table:
     own = sorted({column for row in rows for column in row} - {*EPISODES.names})
     return pa.Table.from_pylist(rows, schema=pa.schema([*EPISODES, *(pa.field(name, pa.float64()) for name in own)]))
 
@@ -117,8 +167,8 @@ def _bounds(data: Workload, starts: Rows) -> list[float | None]:
     return [] if None in limits else limits
 
 
-def terms(data: Workload) -> Terms:
-    """Say what a workload is judged by."""
+def terms(data: Workload, sizes: Mapping[str, float]) -> Terms:
+    """Say what a workload is judged by, and on which other sizes of its cluster it is shown."""
     value, loaded = problems.get(data.problem).seen(data.scenario), data.scenario
     primary = value.primary(loaded)
     return Terms(
@@ -132,6 +182,8 @@ def terms(data: Workload) -> Terms:
         horizon=loaded.horizon,
         wanted_horizon=data.wanted_horizon,
         density=data.density,
+        asked_in=datasets.get(data.problem).asked_in,
+        sizes=dict(sizes),
     )
 
 
@@ -194,6 +246,16 @@ def summary(table: pa.Table, primary: str) -> dict[str, dict[str, float]]:
     return {row["policy"]: {column: row[f"{column}_mean"] for column in columns} for row in means}
 
 
+def _compared(policies: Policies, table: pa.Table, judged: Terms) -> Policies:
+    """Return the challenger, what it is compared with, and the best rule."""
+    means = summary(table, judged.primary_metric)
+    better = 1.0 if judged.higher_is_better else -1.0
+    rules = [name for name, (kind, _) in policies.items() if kind == "heuristic" and name != AS_RECORDED]
+    best = max(rules, key=lambda name: better * means[name][judged.primary_metric])
+    chosen = {"challenger", "champion", judged.fallback, best}
+    return {name: policy for name, policy in policies.items() if name in chosen}
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command line."""
     problem_option(parser, problems.names())
@@ -208,7 +270,7 @@ def run(options: argparse.Namespace) -> int:
     challenger = load_policy(paths.BUNDLES / problem, lambda _: value.spec)
     live = paths.CHAMPIONS / problem
     champion = champion_policy(problem, data.scenario)
-    policies: dict[str, tuple[str, Policy]] = {"challenger": ("challenger", challenger)}
+    policies: Policies = {"challenger": ("challenger", challenger)}
     if champion is not None:
         policies["champion"] = ("champion", champion)
     policies |= {name: ("heuristic", value.rule(name)) for name in config.heuristics or value.heuristics}
@@ -218,10 +280,13 @@ def run(options: argparse.Namespace) -> int:
         policies[AS_RECORDED] = ("heuristic", AsRecorded())
     # What was measured beside what is simulated is of the load as it was; what is judged, of the load as it is.
     data = data.at_present_load()
-    judged = terms(data)
+    judged = terms(data, config.sizes)
     table = episodes(data, policies, config)
     with replaced_folder(paths.EVALUATION / problem) as folder:
         pq.write_table(table, folder / EPISODES_FILE)
+        other = on_other_sizes(data, _compared(policies, table, judged), config)
+        if other is not None:
+            pq.write_table(other, folder / SIZES_FILE)
         rival = "champion" if champion is not None else judged.fallback
         if rival in policies:
             lost = furthest_behind(

@@ -38,11 +38,16 @@ A nullable metric is null (or its column absent) when the problem does not have 
 is there for some rows only, or NaN, is refused by the gate with the row's name.
 """
 
+HOUR, ASKED = "hour", "asked"
+"""Columns of ``EPISODES_FILE`` that say what an episode is: the hour of the day (UTC) at which it begins, and the mean
+size of what it asks for, in ``Terms.asked_in``."""
+
 EPISODES_FILE, TERMS_FILE, INTEGRITY_FILE = "episodes.parquet", "terms.json", "integrity.json"
 BACKTEST_FILE, FIDELITY_FILE, ORIGINS_FILE = "backtest.json", "fidelity.json", "origins.json"
-FIDELITY_WINDOWS_FILE = "fidelity.parquet"
+FIDELITY_WINDOWS_FILE, SIZES_FILE = "fidelity.parquet", "sizes.parquet"
 """Files of ``data/evaluation/<problem>``; the back-test exists only where something was live, fidelity only where
-windows tell where requests were placed."""
+windows tell where requests were placed. ``SIZES_FILE`` has rows like those of ``EPISODES_FILE`` on clusters of other
+sizes, a scenario each."""
 
 
 class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,6 +70,10 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What ``params.yaml`` asks for; more than ``horizon`` where the windows were too short. 0: the scenario's own."""
     density: float = 1.0
     """How many times as dense as recorded arrivals were."""
+    asked_in: str = ""
+    """What the size of requests is in; empty: they have none."""
+    sizes: dict[str, float] = {}
+    """Scenario of ``SIZES_FILE`` -> how many times as large its cluster is."""
     schema: Literal[1] = 1
 
 

@@ -74,6 +74,17 @@ class Guardrail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     margin: float
 
 
+class ShownSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The primary metric on some of the traces, or on others: shown, and warned of, but not judged."""
+
+    by: Literal["hour", "size of request", "size of cluster"]
+    name: str
+    blocks: int
+    """Independent time blocks: with few of them the interval says little."""
+    against: list[Comparison]
+    """The reference, and the best heuristic."""
+
+
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Performance profile: share of traces with a score above each threshold, the reference's mean size being 1."""
 
@@ -103,6 +114,8 @@ class GateReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     guardrails: list[Guardrail]
     slices: list[Comparison]
     """The primary metric against the reference, a scenario each."""
+    shown_slices: list[ShownSlice]
+    """By hour, by size of request and on clusters of other sizes: for a person, not for the verdict."""
     traces: int
     scenarios: int
     blocks: int

@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import logging
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -33,6 +34,7 @@ FEWEST_STARTS, SHORTEST_HORIZON = 16, 16
 """Start points that each split should have, and the decisions below which an episode says nothing."""
 BLOCK_STEP_S = 1000.0
 """Time blocks that fit the episodes are a multiple of this: a night with one pod more keeps its blocks."""
+SECONDS_A_DAY = 86_400.0
 PLENTY = 8
 """Episodes that a split must hold, one after another, for nobody to doubt that it has starts."""
 
@@ -117,6 +119,14 @@ class Workload(NamedTuple):
         """Return the same workload with arrivals ``load`` times as dense."""
         return self if load == 1.0 else self._replace(trace=get(self.problem).scaled(self.trace, load))
 
+    def resized(self, factor: float) -> Workload | None:
+        """Return it on a cluster ``factor`` times as large under as many times the load; None: nobody says how."""
+        change = get(self.problem).resized
+        if change is None:
+            return None
+        trace, scenario = change(self.trace, self.scenario, factor)
+        return self._replace(trace=trace, scenario=scenario)
+
     def starts(self, count: int) -> Rows:
         """Spread start rows evenly over the split, so that every episode has its full length; all, where few are."""
         rows = get(self.problem).starts(self.trace, self.scenario)
@@ -143,6 +153,13 @@ class Workload(NamedTuple):
                 )
             block_seconds = max(np.ceil(longest_s(self.trace, self.scenario) / BLOCK_STEP_S), 1.0) * BLOCK_STEP_S
         return (get(self.problem).times_s(self.trace, starts) // block_seconds).astype(np.int64)
+
+    def hours(self, starts: Rows) -> NDArray[np.float64]:
+        """Return the hour of the day (UTC) at which episodes begin, as recorded."""
+        began = datetime.fromisoformat(self.start).astimezone(UTC)
+        midnight = began.replace(hour=0, minute=0, second=0, microsecond=0)
+        seconds = (began - midnight).total_seconds() + get(self.problem).times_s(self.trace, starts)
+        return np.asarray(seconds % SECONDS_A_DAY / 3600.0)
 
     def fingerprint(self) -> str:
         """Name everything an episode depends on but the policy: scenario, span and every number of the trace."""

@@ -51,6 +51,13 @@ class Dataset(NamedTuple):
     """The same trace as schedulers believe it, by the further models in a folder; None: they know the truth."""
     longest_s: Callable[[Any, Scenario], float] | None = None
     """Recorded time of the longest episode of a trace; None: whoever evaluates says how long time blocks are."""
+    resized: Callable[[Any, Scenario, float], tuple[Any, Scenario]] | None = None
+    """The same trace on a cluster so many times as large, under as many times the load (``pipeline.datasets.copies``),
+    and its scenario; None: it is not asked."""
+    asked: Callable[[Any, Scenario, Rows], NDArray[np.float64]] | None = None
+    """Mean size of what the episodes ask for that begin at some rows; None: requests have no size."""
+    asked_in: str = ""
+    """What that size is in, e.g. ``cores``."""
 
 
 def later(module: str, name: str) -> Callable[..., Any]:

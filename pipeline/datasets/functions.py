@@ -18,6 +18,7 @@ from pipeline import windows
 from pipeline.contracts.calibration import Calibration, FunctionValue
 from pipeline.contracts.evaluation import Backtest, Origin
 from pipeline.datasets.calls import Dealt, deal
+from pipeline.datasets.copies import Copies, copied, mean_over
 from pipeline.datasets.dataset import Dataset, Rows
 from pipeline.datasets.lives import COMPLETING_KINDS, is_held, lives, overlaps
 from pipeline.datasets.origins import Tally, read
@@ -250,16 +251,14 @@ def starts(trace: Trace, scenario: Scenario) -> Rows:
     """Every instance to place that has a whole episode after it."""
     rows = np.arange(max(len(trace[0]) - max(scenario.horizon, 1), 0))
     # What was there before the span begins with it, at second 0.
-    there = (trace[0].arrival_s[rows] <= 0.0) & (trace[0].node[rows] >= 0)
-    chosen: Rows = rows[~there & ~trace[0].held[rows]]
+    chosen: Rows = rows[~(there_before(trace[0]) | trace[0].held)[rows]]
     return chosen
 
 
 def longest_s(trace: Trace, scenario: Scenario) -> float:
     """Time from the first to the last arrival of the longest episode."""
     instances = trace[0]
-    there = (instances.arrival_s <= 0.0) & (instances.node >= 0)
-    came = instances.arrival_s[~there & ~instances.held]
+    came = instances.arrival_s[~there_before(instances) & ~instances.held]
     return float((came[scenario.horizon - 1 :] - came[: came.size - scenario.horizon + 1]).max(initial=0.0))
 
 
@@ -272,6 +271,39 @@ def scaled(trace: Trace, load: float) -> Trace:
     """Let instances arrive ``load`` times as densely; they live as long as before."""
     instances, nodes = trace
     return dataclasses.replace(instances, arrival_s=instances.arrival_s / load, up_s=instances.up_s / load), nodes
+
+
+def resized(trace: Trace, scenario: Scenario, factor: float) -> tuple[Trace, Scenario]:
+    """Let the cluster be ``factor`` times as large, under as many times the load.
+
+    Where nobody says where instances ran episodes begin on empty nodes, and last longer by as much: else a large
+    cluster would never fill.
+    """
+    instances, nodes = scaled(trace, factor)
+    copies = Copies.of(factor, nodes.domain, nodes.price_usd_per_hour, nodes.cpu, nodes.mem)
+    rows, home = copies.spread(instances.node, there_before(instances))
+    columns = {name: getattr(instances, name) for name in FunctionTrace.__dataclass_fields__}
+    whole = {"tails", "pace", "up"}
+    cut = {
+        name: values[rows] for name, values in columns.items() if isinstance(values, np.ndarray) and name not in whole
+    }
+    up = instances.up[:, copies.source] if instances.up.size else instances.up
+    if not (home >= 0).any() and scenario.horizon:
+        scenario = scenarios.load(scenario, {"horizon": max(round(scenario.horizon * factor), 1)})
+    return (dataclasses.replace(instances, **cut | {"node": home, "up": up}), copied(nodes, copies)), scenario
+
+
+def asked(trace: Trace, scenario: Scenario, rows: Rows) -> Floats:
+    """Mean of the cores that the instances of an episode ask for."""
+    instances = trace[0]
+    ours = ~instances.held & ~there_before(instances)
+    return mean_over(instances.cpu, ours, rows, scenario.horizon)
+
+
+def there_before(instances: FunctionTrace) -> NDArray[np.bool_]:
+    """Which instances were on their nodes before the span began."""
+    found: NDArray[np.bool_] = (instances.arrival_s <= 0.0) & (instances.node >= 0)
+    return found
 
 
 def calibrated(trace: Trace, calibration: Calibration) -> Trace:
@@ -400,4 +432,7 @@ DATASET = Dataset(
     check,
     decisive={"cpu_gain": "sla_violation_rate", "cold_start_s": "sla_violation_rate"},
     longest_s=longest_s,
+    resized=resized,
+    asked=asked,
+    asked_in="cores",
 )

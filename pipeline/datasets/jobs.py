@@ -22,11 +22,13 @@ from numpy.typing import NDArray
 from pipeline import windows
 from pipeline.contracts.calibration import Calibration
 from pipeline.contracts.evaluation import Origin
+from pipeline.datasets.copies import Copies, mean_over, numbered
 from pipeline.datasets.dataset import Dataset, Rows, later
 from pipeline.datasets.lives import lives
 from pipeline.datasets.origins import Tally
 from pipeline.errors import DataError
 from pipeline.prices import DEFAULT_USD_PER_HOUR
+from sched_env import scenarios
 from sched_env.jobs.runtime import UNKNOWN_S
 from sched_env.jobs.scenario import CpnScenario
 from sched_env.jobs.synthetic import CONTENTION, LINK_MB_S, LINK_USD_PER_GB, NODE_CPU, NODE_MEM
@@ -39,6 +41,7 @@ IN_USE = 0.01
 """Share of a card in use from which it counts as busy with a job."""
 EVENLY = 1.0
 """Share that a job keeps busy where cards do not report it: two jobs then share a card's time evenly."""
+_OF_NODES = ("node_cluster", "node_cpu", "node_cpu_used", "node_mem", "node_mb_s")
 _NODE, _CARD, _JOB = ["cluster", "node"], ["cluster", "node", "card"], ["cluster", "entity"]
 COLOCATION = "colocation_gain"
 MEASURED_FILE = "measured.json"
@@ -395,6 +398,34 @@ def scaled(workload: Workload, load: float) -> Workload:
     )
 
 
+def resized(workload: Workload, scenario: Scenario, factor: float) -> tuple[Workload, Scenario]:
+    """Let there be ``factor`` times as many nodes with cards, and queues as many times as long and as dense."""
+    dense, top = scaled(workload, factor), workload.topology
+    on = np.searchsorted(top.card_node, np.arange(len(top.nodes)))  # the first card of each node
+    kind = top.node_cluster * len(top.card_types) + top.card_type[on]  # what a job can run on may be of one kind alone
+    copies = Copies.of(factor, kind, top.card_mem[on], np.bincount(top.card_node))
+    cards = [np.flatnonzero(top.card_node == node) for node in copies.source]
+    chosen = np.concatenate(cards)
+    grown = dataclasses.replace(
+        top,
+        nodes=numbered([top.nodes[node] for node in copies.source]),
+        **{name: getattr(top, name)[copies.source] for name in _OF_NODES},
+        cards=numbered([top.cards[card] for card in chosen]),
+        card_node=np.repeat(np.arange(len(cards)), [len(each) for each in cards]),
+        **{name: getattr(top, name)[chosen] for name in ("card_type", "card_mem", "card_usd_per_hour")},
+        node_up=dense.topology.node_up[:, copies.source],
+        up_s=dense.topology.up_s,
+    )
+    count = max(round(cast(CpnScenario, scenario).episode_jobs * factor), 1)
+    return dense._replace(topology=grown), scenarios.load(scenario, {"episode_jobs": count})
+
+
+def asked(workload: Workload, scenario: Scenario, rows: Rows) -> NDArray[np.float64]:
+    """Mean of the GPU memory that the jobs of an episode need."""
+    every = np.ones(len(workload.jobs), np.bool_)
+    return mean_over(workload.jobs.gpu_mem, every, rows, cast(CpnScenario, scenario).episode_jobs)
+
+
 def brings(workload: Workload) -> Mapping[str, Any]:
     """Episodes begin within the span: not with the jobs that were there before it."""
     return {"start_min": int(np.searchsorted(workload.jobs.arrival_s, 0.0))}
@@ -441,4 +472,7 @@ DATASET = Dataset(
     check=later("pipeline.calibrate.jobs", "check"),
     brings=brings,
     decisive={COLOCATION: "mean_completion_s"},
+    resized=resized,
+    asked=asked,
+    asked_in="GiB of GPU memory",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from datetime import datetime
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -13,10 +14,12 @@ from numpy.typing import NDArray
 from pipeline import windows
 from pipeline.contracts.calibration import Calibration, Value
 from pipeline.contracts.evaluation import Origin
+from pipeline.datasets.copies import Copies, copied
 from pipeline.datasets.dataset import Dataset, Rows, later
 from pipeline.datasets.lives import is_held
 from pipeline.datasets.origins import Tally, read
 from pipeline.errors import DataError
+from sched_env.pods.scenario import DeployScenario
 from sched_env.pods.tables import PodTrace, offsets
 from sched_env.scenarios import Scenario
 from sched_env.tables import NodeTable
@@ -24,6 +27,7 @@ from wire.contracts.window import WINDOW_SECONDS
 
 _SIZES = ["cpu_request_cores", "mem_request_gib"]
 _USED = ["cpu_used_mean_cores", "mem_used_mean_gib"]
+_ROW_AMOUNTS = ("cpu_request", "mem_request", "cpu_used", "mem_used")
 AVERAGED = "averaged_over_s"
 PARTS = 5
 """Of a window, in each of which a pod asks once where use is averaged: what a scrape a minute tells."""
@@ -172,6 +176,49 @@ def scaled(trace: Trace, load: float) -> Trace:
     return dataclasses.replace(pods, **more), nodes
 
 
+def resized(trace: Trace, scenario: Scenario, factor: float) -> tuple[Trace, Scenario]:
+    """Let the cluster be ``factor`` times as large: every pod, with its requests, as many times."""
+    pods, nodes = trace
+    copies = Copies.of(factor, nodes.domain, nodes.cpu, nodes.mem)
+    first = pods.node[np.unique(pods.pod, return_index=True)[1]]
+    home = np.zeros(len(pods.pod_names), np.int64)
+    home[np.unique(pods.pod)] = first
+    # A pod is there or not by its number where nobody says on which node it is.
+    spare = np.arange(home.size) % round(max(1.0 / factor, 1.0)) == 0
+    stays = np.where(home >= 0, copies.kept[np.maximum(home, 0)], spare)[pods.pod]
+    times = copies.twins.shape[1]
+    rows = np.repeat(np.flatnonzero(stays), times)
+    copy = np.tile(np.arange(times), int(stays.sum()))
+    window = np.repeat(np.arange(len(pods)), np.diff(pods.window_rows))[rows]
+    present, window = np.unique(window, return_inverse=True)  # windows that have none left are left out
+    counts = np.diff(pods.row_requests)[rows]
+    ends = np.cumsum(counts)
+    requests = np.arange(int(counts.sum())) + np.repeat(pods.row_requests[rows] - (ends - counts), counts)
+    cut = {name: getattr(pods, name)[rows] for name in ("held", "domain", *_ROW_AMOUNTS)}
+    cut |= {name: getattr(pods, name)[requests] for name in ("arrival_offset_s", "duration_s", "cpu", "mem")}
+    grown = dataclasses.replace(
+        pods,
+        window_s=pods.window_s[present],
+        window_rows=offsets(np.bincount(window, minlength=present.size)),
+        pod=pods.pod[rows] + len(pods.pod_names) * copy,
+        node=copies.dealt(pods.node[rows], copy).astype(np.int32),
+        row_requests=offsets(counts),
+        pod_names=tuple(f"{name}~{number}" if number else name for number in range(times) for name in pods.pod_names),
+        up=pods.up[present][:, copies.source] if pods.up.size else pods.up,
+        **cut,
+    )
+    return (grown, copied(nodes, copies)), scenario
+
+
+def asked(trace: Trace, scenario: Scenario, rows: Rows) -> NDArray[np.float64]:
+    """Mean of the cores that the pods of an episode request."""
+    pods = trace[0]
+    total = np.concatenate([[0.0], np.cumsum(pods.cpu_request)])
+    end = np.minimum(rows + cast(DeployScenario, scenario).episode_windows, len(pods))
+    first, stop = pods.window_rows[rows], pods.window_rows[end]
+    return np.asarray((total[stop] - total[first]) / np.maximum(stop - first, 1))
+
+
 def calibrated(trace: Trace, found: Calibration) -> Trace:
     """Let requests take what was found to be used, averaged over the time that use is averaged over."""
     told = {value.name: value.value for value in found.values if value.origin != "assumed"}
@@ -267,4 +314,7 @@ DATASET = Dataset(
     fit=later("pipeline.calibrate.pods", "fit"),
     check=later("pipeline.calibrate.pods", "check"),
     decisive=dict.fromkeys([*GAINS.values(), AVERAGED], "resource_violations"),
+    resized=resized,
+    asked=asked,
+    asked_in="cores",
 )

@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 
 from pipeline import windows
 from pipeline.contracts.evaluation import Origin
+from pipeline.datasets.copies import Copies, mean_over
 from pipeline.datasets.dataset import Dataset, Rows, later
 from pipeline.datasets.lives import lives
 from pipeline.datasets.origins import Tally, read
 from pipeline.errors import DataError
+from sched_env import scenarios
 from sched_env.scenarios import Scenario
 from sched_env.vm.events import compile_events, creation_of
 from sched_env.vm.scenario import VmScenario
@@ -221,6 +223,54 @@ def scaled(trace: VmTrace, load: float) -> VmTrace:
     )
 
 
+def resized(trace: VmTrace, scenario: Scenario, factor: float) -> tuple[VmTrace, Scenario]:
+    """Let every cluster be ``factor`` times as large, under as many times the load."""
+    rules, changes = cast(VmScenario, scenario), {}
+    recorded = int(trace.servers.max())
+    changes["servers"] = Copies.of(factor, np.zeros(rules.servers)).source.size
+    if rules.growing_servers:
+        changes["max_servers"] = Copies.of(factor, np.zeros(rules.max_servers)).source.size
+    if rules.horizon and not (trace.node >= 0).any():  # begins with empty servers: a large cluster would never fill
+        changes["horizon"] = max(round(rules.horizon * factor), 1)
+    dense = scaled(trace, factor)
+    if not recorded:
+        return dense, scenarios.load(scenario, changes)
+    created = creation_of(dense)
+    there = dense.there_before
+    made = np.where(created >= 0, created, np.arange(len(dense)))  # of a deletion, the row that created its VM
+    chosen, homes, sizes, up = [], [], [], []
+    for part, (begin, end) in enumerate(zip([0, *dense.stop[:-1]], dense.stop, strict=True)):
+        copies = Copies.of(factor, np.zeros(int(dense.servers[part])))
+        mine = made[begin:end]
+        # A deletion goes with its VM, however often that was copied.
+        place = np.where(dense.kind[begin:end] == 0, dense.node[begin:end], dense.node[mine])
+        rows, home = copies.spread(place, there[mine])
+        chosen.append(rows + begin)
+        homes.append(np.where(dense.kind[rows + begin] == 0, home, -1))
+        sizes.append(copies.source.size)
+        up.append(dense.up[part][:, copies.source])
+    rows, home = np.concatenate(chosen), np.concatenate(homes)
+    again = np.arange(rows.size) - np.searchsorted(rows, rows)  # rows never fall: which copy of its row this is
+    columns = {name: getattr(dense, name)[rows] for name in ("cpu", "mem", "time", "kind")}
+    most = max(sizes)
+    wide = [np.pad(each, ((0, 0), (0, most - each.shape[1])), constant_values=True) for each in up]
+    grown = dataclasses.replace(
+        dense,
+        **columns,
+        vmid=dense.vmid[rows] * (int(again.max(initial=0)) + 1) + again,
+        node=home,
+        stop=np.cumsum([each.size for each in chosen]),
+        servers=np.array(sizes),
+        up=np.stack(wide),
+    )
+    return grown, scenarios.load(scenario, changes)
+
+
+def asked(trace: VmTrace, scenario: Scenario, rows: Rows) -> NDArray[np.float64]:
+    """Mean of the cores that the VMs of an episode ask for."""
+    return mean_over(trace.cpu, trace.kind == 0, rows, scenario.horizon)
+
+
 DATASET = Dataset(
     load,
     starts,
@@ -230,4 +280,7 @@ DATASET = Dataset(
     fit=later("pipeline.calibrate.vm", "fit"),
     check=later("pipeline.calibrate.vm", "check"),
     brings=brings,
+    resized=resized,
+    asked=asked,
+    asked_in="cores",
 )

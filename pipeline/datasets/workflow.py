@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pipeline import windows
 from pipeline.contracts.calibration import Calibration
 from pipeline.contracts.evaluation import Origin
+from pipeline.datasets.copies import Copies, copied
 from pipeline.datasets.dataset import Dataset, Rows, later
 from pipeline.datasets.origins import Tally
 from pipeline.errors import DataError
@@ -295,6 +296,29 @@ def scaled(trace: Trace, load: float) -> Trace:
     return dags.replaced(more), nodes
 
 
+def resized(trace: Trace, scenario: Scenario, factor: float) -> tuple[Trace, Scenario]:
+    """Let there be ``factor`` times as many nodes, with what ran on them; an episode is one workflow as before."""
+    dags, nodes = trace
+    copies = Copies.of(factor, nodes.domain, nodes.cpu, nodes.mem)
+    grown = copied(nodes, copies)
+    more = []
+    for dag in dags:
+        around = dag.around
+        if around is not None:
+            beside, home = copies.spread(around.there[:, 0], np.ones(len(around.there), np.bool_))
+            there = np.column_stack([home, around.there[beside, 1:]])
+            mine = int(nodes.domain[np.argmax(around.room.sum(axis=1))])
+            at = dataclasses.replace(dag, node=copies.dealt(dag.node, 0))
+            around = Surroundings(_with_room(at, around.room[copies.source], grown, mine), there)
+        more.append(dataclasses.replace(dag, node=copies.dealt(dag.node, 0), around=around))
+    return (dags.replaced(more), grown), scenario
+
+
+def asked(trace: Trace, _scenario: Scenario, rows: Rows) -> NDArray[np.float64]:
+    """Core-seconds that the tasks of a workflow take."""
+    return np.array([float(trace[0][row].cpu @ trace[0][row].runtime_s) for row in rows])
+
+
 def calibrated(trace: Trace, found: Calibration) -> Trace:
     """Give nodes their speed, and tasks the time they would have taken on a core of speed 1."""
     dags, nodes = trace
@@ -317,4 +341,7 @@ DATASET = Dataset(
     fit=later("pipeline.calibrate.workflow", "fit"),
     check=later("pipeline.calibrate.workflow", "check"),
     decisive={"dispatch_s": "makespan_s"},
+    resized=resized,
+    asked=asked,
+    asked_in="core-seconds",
 )

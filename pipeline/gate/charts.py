@@ -68,7 +68,8 @@ def sections(report: GateReport, episodes: Episodes, curves: Path, replays: dict
         _part(
             "Slice by slice",
             _slices(report),
-            f"{report.primary_metric} against {report.reference}; right of 0 is better.",
+            f"{report.primary_metric} against {report.reference}; right of 0 is better. By hour, size of "
+            "request and size of cluster it is shown, not judged.",
         ),
         _part("The gap to the bound", _gap(report, episodes), ""),
         _part(
@@ -187,17 +188,20 @@ def _pareto(episodes: Episodes) -> str:
 
 
 def _slices(report: GateReport) -> str:
-    """An interval a scenario, around no difference."""
-    rows = [row for row in report.slices if row.better_by.lower is not None and row.better_by.upper is not None]
-    if not rows:
+    """An interval a scenario, and for each slice that is only shown, around no difference."""
+    named = [(row.scenario or "all", row) for row in report.slices]
+    named += [(each.name, row) for each in report.shown_slices for row in each.against[:1]]
+    known = [(name, row) for name, row in named if row.better_by.lower is not None and row.better_by.upper is not None]
+    if not known:
         return ""
+    rows = [row for _, row in known]
     ends = [end for row in rows for end in (row.better_by.lower or 0.0, row.better_by.upper or 0.0)] + [0.0]
     x = _scale(min(ends), max(ends), LABELS, WIDTH - 70)
     inside = [_line(x(0.0), 4, x(0.0), len(rows) * ROW + 6, 'stroke="currentColor" stroke-opacity=".5"')]
-    for number, row in enumerate(rows):
+    for number, (name, row) in enumerate(known):
         y, by = number * ROW + 16, row.better_by
         inside += [
-            _text(0, y + 4, (row.scenario or "all")[:28]),
+            f"<g><title>{escape(name)}</title>{_text(0, y + 4, name[:28])}</g>",
             _line(x(by.lower or 0.0), y, x(by.upper or 0.0), y, f'stroke="{OURS}" stroke-width="3"'),
             f'<circle cx="{x(by.estimate):.1f}" cy="{y}" r="5" fill="{OURS}"/>',
             _text(

@@ -20,6 +20,7 @@ from pipeline.contracts.evaluation import (
     FIDELITY_FILE,
     INTEGRITY_FILE,
     ORIGINS_FILE,
+    SIZES_FILE,
     TERMS_FILE,
     Backtest,
     Integrity,
@@ -106,6 +107,7 @@ def circumstances(*, evaluation: Path, validation: Path, bundle: Path, champion:
         verdict.warnings,
         _document(evaluation / FIDELITY_FILE, Backtest),
         origins.origins if origins else (),
+        episodes.read(evaluation / SIZES_FILE) if (evaluation / SIZES_FILE).exists() else None,
     )
 
 

@@ -137,6 +137,21 @@ class Comparer:
             else None,
         )
 
+    def compare_some(self, reference: str, rows: NDArray[np.bool_]) -> Comparison:
+        """A row of the report on the primary metric over some of the traces."""
+        found = self._estimate(estimators.iqm(self.differences(reference)[rows]), rows)
+        return Comparison(
+            metric=self.primary,
+            reference=reference,
+            scenario=None,
+            unit="relative",
+            challenger_mean=self.mean(CHALLENGER, self.primary, rows),
+            reference_mean=self.mean(reference, self.primary, rows),
+            better_by=bounds(found),
+            traces=int(rows.sum()),
+            p=found.p,
+        )
+
     def compare_mean(self, metric: str, reference: str) -> Comparison:
         """A row of the report on a metric where less is better; relative to the reference's mean, rates in points."""
         base = self.mean(reference, metric)

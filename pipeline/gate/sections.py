@@ -51,6 +51,7 @@ def sections(report: GateReport) -> list[Section]:
         _summary(report),
         _guardrails(report),
         _slices(report),
+        *_shown_slices(report),
         _checks(report),
         *_fidelity(report),
         *_origins(report),
@@ -144,6 +145,21 @@ def _slices(report: GateReport) -> Section:
     )
     title = f"Slices: {report.primary_metric} against {report.reference}, scenario by scenario"
     return Section(title, ("scenario", "traces", f"better by [{_level(report)}]", ""), rows)
+
+
+def _shown_slices(report: GateReport) -> list[Section]:
+    """By hour, by size of request and on clusters of other sizes."""
+    if not report.shown_slices:
+        return []
+    rivals = list(dict.fromkeys(row.reference for each in report.shown_slices for row in each.against))
+    rows = []
+    for each in report.shown_slices:
+        found = {row.reference: row for row in each.against}
+        better = (_better(found[rival]) if rival in found else "" for rival in rivals)
+        rows.append((each.by, each.name, f"{each.against[0].traces:,}", str(each.blocks), *better))
+    header = ("by", "", "traces", "blocks", *(f"better than {rival} by [{_level(report)}]" for rival in rivals))
+    note = f"{report.primary_metric}; shown, and warned of where it is worse, but not part of the verdict."
+    return [Section("Where it is better, and where not", header, tuple(rows), note=note)]
 
 
 def _fidelity(report: GateReport) -> list[Section]:

@@ -15,7 +15,7 @@ import msgspec
 from pipeline.contracts.evaluation import Backtest, Integrity, Origin, Terms
 from pipeline.contracts.gate import STAGES, Comparison, GateReport, Outcome, Rule
 from pipeline.errors import GateError
-from pipeline.gate import rules
+from pipeline.gate import rules, slices
 from pipeline.gate.comparisons import Comparer
 from pipeline.gate.config import Config
 from pipeline.gate.episodes import CHAMPION, Episodes
@@ -47,6 +47,8 @@ class Circumstances(NamedTuple):
     """The windows replayed as recorded."""
     origins: Sequence[Origin] = ()
     """Where the numbers come from."""
+    sizes: Episodes | None = None
+    """Episodes on clusters of other sizes."""
 
 
 def judge(
@@ -82,6 +84,7 @@ def judge(
         rules.tail(comparer),
         *rules.enough_data(comparer),
     ]
+    beside = slices.shown(comparer, around.sizes)
     outcome, reason = _verdict(must_hold, simulator, statistical)
     if outcome == "pass":
         reason = _why_passed(comparer, refresh=refresh, guardrails=len(guardrails))
@@ -104,6 +107,7 @@ def judge(
         comparisons=_comparisons(comparer),
         guardrails=guardrails,
         slices=[comparer.compare_primary(comparer.reference, index) for index in range(len(episodes.scenarios))],
+        shown_slices=beside,
         traces=len(episodes),
         scenarios=len(episodes.scenarios),
         blocks=comparer.resampler.blocks(),
@@ -116,6 +120,7 @@ def judge(
             *_other_load(terms.density, around.champion_density if episodes.champion else terms.density),
             *comparer.dependence(),
             *refresh_note,
+            *slices.warnings(beside, config),
         ],
         settings=msgspec.json.decode(msgspec.json.encode(config)),
         rules_off=dict(config.switched_off),

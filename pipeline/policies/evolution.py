@@ -127,7 +127,10 @@ def _generation(
         steps += decisions
     worth = np.stack(tried)[:, 0]
     if settings.beside:
-        shares = (np.stack(tried[1:]) - tried[0]) / np.abs(tried[0])
+        figures = np.stack(tried)
+        # What the rule has none of is counted in what the draws have of it; what nobody has weighs nothing.
+        unit = np.where(figures[0] != 0.0, np.abs(figures[0]), np.abs(figures).mean(axis=0))
+        shares = (figures[1:] - figures[0]) / np.where(unit > 0.0, unit, 1.0)
         worth = shares @ np.array([env.problem.better(name) * weight for name, weight in judged.items()])
     order = rng.permutation(len(draws)) if settings.shuffled else np.argsort(-worth, kind="stable")
     best = draws[order[: max(2, round(settings.elite * len(draws)))]]

@@ -48,7 +48,8 @@ def mean(values: Floats) -> Statistic:
     """The mean of the drawn values."""
 
     def of(counts: Floats) -> Floats:
-        return np.asarray((counts @ values) / counts.sum(axis=1))
+        with np.errstate(invalid="ignore"):  # as in iqm
+            return np.asarray((counts @ values) / counts.sum(axis=1))
 
     return of
 
@@ -65,7 +66,8 @@ def iqm(values: Floats) -> Statistic:
         cut = np.floor(total / 4.0)
         kept = np.clip(cumulative[:-1], cut, total - cut, out=cumulative[:-1])
         # Summation by parts of sum(value x kept weight): one clip and one product instead of a difference as well.
-        return np.asarray((ordered[-1] * (total - cut) - ordered[0] * cut - steps @ kept) / (total - 2.0 * cut))
+        with np.errstate(invalid="ignore"):  # nothing was drawn of a rare slice: NaN, which says nothing
+            return np.asarray((ordered[-1] * (total - cut) - ordered[0] * cut - steps @ kept) / (total - 2.0 * cut))
 
     return of
 

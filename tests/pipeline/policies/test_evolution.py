@@ -120,3 +120,14 @@ def test_draws_are_scored_as_the_network_that_is_exported_scores():
     plain = of_features(spec, terms, weights)(candidates, request, mask)
     np.testing.assert_allclose(plain[mask], network[mask], rtol=1e-5, atol=1e-6)
     assert (plain[~mask] == -np.inf).all()
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_metric_that_the_rule_has_none_of_does_not_blind_the_search(tmp_path):
+    assert mean_return_of("heft", "sla_violation_rate") == 0.0
+    found = search(tmp_path / "none", beside={"sla_violation_rate": 1.0})
+    assert max(row["return"] for row in found.curve) > found.curve[0]["return"]
+
+
+def mean_return_of(rule, metric):
+    return float(np.mean([row[metric] for row in run_episodes("workflow/dag", rule, np.arange(24), **SCENARIO)]))
