@@ -21,24 +21,25 @@ half_score = part(heuristics.half_score)
 
 
 @part
-def prepare(_rule: int, arguments: Any, b: int) -> tuple[float, float, float]:
-    """Return what the request takes from each half used, cores and GiB, and whether it uses both."""
-    S, _, E = arguments
+def prepare(_rule: int, arguments: Any, b: int) -> tuple[float, float, float, float]:
+    """Return what the request takes from each half used, cores and GiB, whether it uses both, and its expected life."""
+    S, P, E = arguments
     need = E.rows[S.env[b].row]
-    return need[CPU], need[MEM], need[HALVES] - 1.0
+    return need[CPU], need[MEM], need[HALVES] - 1.0, E.expected[S.env[b].row, 0] if P.expects else 0.0
 
 
 @part
 def value_of(
-    rule: int, arguments: Any, shapes: NDArray[np.float64], b: int, half: int, need: tuple[float, float, float]
+    rule: int, arguments: Any, shapes: NDArray[np.float64], b: int, half: int, need: tuple[float, float, float, float]
 ) -> Any:
     """Score one half."""
     S, P, _ = arguments
-    need_cpu, need_mem, split = need
+    need_cpu, need_mem, split, life_s = need
     other = half ^ 1
+    ends_s = S.ends[b, half >> 1] if P.expects else 0.0
     return half_score(
         rule, half, S.cpu[b, half], S.mem[b, half], S.cpu[b, other], S.mem[b, other],
-        P.half_cpu, P.half_mem, need_cpu, need_mem, split, shapes,
+        P.half_cpu, P.half_mem, need_cpu, need_mem, split, ends_s, life_s, shapes,
     )  # fmt: skip
 
 

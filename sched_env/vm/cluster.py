@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 from sched_env.heap import push
 from sched_env.jit import part
 from sched_env.vector import Buffers
-from sched_env.vm import features
+from sched_env.vm import features, lives
 from sched_env.vm.events import CHECKPOINT_ROWS, CPU, HALVES, MEM, SERVERS, STOP, TIME, Events
-from sched_env.vm.state import NOWHERE, Params, State
+from sched_env.vm.state import BORN, HALF, KEY, NOWHERE, ROW, UNTIL, Params, State
 
 candidate_features = part(features.candidate_features)
 request_features = part(features.request_features)
 occupied_for = part(features.occupied_for)
+outlasting = part(lives.outlasting)
+left_s = part(lives.left_s)
 
 
 @part
@@ -95,8 +97,8 @@ def describe(S: State, P: Params, out: Buffers, b: int, server: int) -> None:
     for half in range(2 * server, 2 * server + 2):
         other = half ^ 1
         values = candidate_features(
-            S.cpu[b, half], S.mem[b, half], S.cpu[b, other], S.mem[b, other], P.half_cpu, P.half_mem, occupied_s
-        )
+            S.cpu[b, half], S.mem[b, half], S.cpu[b, other], S.mem[b, other], P.half_cpu, P.half_mem, occupied_s, 0.0
+        )  # of lives foresee writes
         row = out.candidates[b, half]
         row[0] = values[0]
         row[1] = values[1]
@@ -123,11 +125,54 @@ def grow_older(S: State, out: Buffers, b: int) -> None:
 
 
 @part
+def foresee(S: State, E: Events, out: Buffers, b: int) -> None:
+    """Write when the last VM of each server is expected to be gone; expectations move as VMs outlive them."""
+    clock, living, ends, seen = S.env[b].clock, S.living[b], S.ends[b], out.candidates[b]
+    ends[:] = 0.0
+    for k in range(S.env[b].living):
+        age = clock - living[k, BORN]
+        if age >= living[k, UNTIL]:
+            living[k, UNTIL] = outlasting(age, E.expected[int(living[k, ROW])])
+        server = int(living[k, HALF]) >> 1
+        ends[server] = max(ends[server], left_s(age, living[k, UNTIL]))
+    for server in range(S.env[b].servers):
+        left = np.float32(ends[server])
+        seen[2 * server, 8] = left
+        seen[2 * server + 1, 8] = left
+
+
+@part
+def _expect(S: State, P: Params, E: Events, b: int, row: int, half: int, born: float) -> None:
+    """Remember a VM whose life something is expected of."""
+    if E.expected[row, 0] > 0.0:
+        vm = S.living[b, S.env[b].living]
+        vm[ROW] = row
+        vm[KEY] = row if P.waits else E.slot[row]
+        vm[HALF] = half
+        vm[BORN] = born
+        vm[UNTIL] = E.expected[row, 0]
+        S.env[b].living += 1
+
+
+@part
+def forget(S: State, b: int, key: int) -> None:
+    """Expect nothing more of a VM that is gone."""
+    living = S.living[b]
+    for k in range(S.env[b].living):
+        if living[k, KEY] == key:
+            S.env[b].living -= 1
+            for column in range(living.shape[1]):
+                living[k, column] = living[S.env[b].living, column]
+            return
+
+
+@part
 def ask(S: State, E: Events, out: Buffers, b: int) -> int:
     """Write request and mask of the present row; return how many halves are feasible."""
     need = E.rows[S.env[b].row]
     cpu_need, mem_need, halves = need[CPU], need[MEM], need[HALVES]
-    values = request_features(cpu_need * halves, mem_need * halves, halves - 1.0, float(S.env[b].waiting))
+    life_s = E.expected[S.env[b].row, 0] if E.expected.size > 0 else 0.0
+    values = request_features(cpu_need * halves, mem_need * halves, halves - 1.0, float(S.env[b].waiting), life_s)
     request = out.request[b]
     request[0] = values[0]
     request[1] = values[1]
@@ -135,6 +180,7 @@ def ask(S: State, E: Events, out: Buffers, b: int) -> int:
     request[3] = values[3]
     request[4] = values[4]
     request[5] = values[5]
+    request[6] = values[6]
     width = 2 * S.env[b].servers
     cpu, mem, mask = S.cpu[b, :width], S.mem[b, :width], out.mask[b, :width]
     feasible = 0
@@ -172,6 +218,7 @@ def clear(S: State, P: Params, b: int) -> None:
     S.env[b].late = 0
     S.env[b].waiting = 0
     S.env[b].leaving = 0
+    S.env[b].living = 0
 
 
 @part
@@ -190,6 +237,8 @@ def _put_back(S: State, P: Params, E: Events, b: int, row: int, now: int, part: 
         # Who is there came at different times; before the first of them it was empty, as far as is known.
         S.since[b, half >> 1] = min(S.since[b, half >> 1], E.rows[row, TIME])
         S.where[b, E.slot[row]] = half
+        if P.expects:
+            _expect(S, P, E, b, row, half, E.rows[row, TIME] - E.lived_s[row])
         if P.waits:
             enter_departure(S, b, E.rows[row, TIME] + E.life_s[row], row, half)
 
@@ -236,6 +285,8 @@ def walk(S: State, P: Params, E: Events, out: Buffers, b: int, visible: bool) ->
                 advance(S, b, E.rows[row, TIME])
                 release(S, P, b, half, E.rows[row])
                 if visible:
+                    if P.expects:
+                        forget(S, b, slot)
                     describe(S, P, out, b, half >> 1)
             row += 1
     else:
@@ -251,6 +302,8 @@ def settle(S: State, P: Params, E: Events, out: Buffers, b: int, half: int, visi
     row = S.env[b].row
     place(S, P, b, half, E.rows[row])
     if visible:
+        if P.expects:
+            _expect(S, P, E, b, row, half, S.env[b].clock - E.lived_s[row])
         describe(S, P, out, b, half >> 1)
     if P.growing > 0:
         before = S.env[b].servers

@@ -55,6 +55,10 @@ class Events(NamedTuple):
     """[D, windows, servers]"""
     up_rate: float
     """Windows a second."""
+    expected: Floats
+    """[R, Q]: what is expected of a creation's life (``VmTrace.expected``); [0, 0] where nothing is, of any."""
+    lived_s: Floats
+    """[R]: how long its VM had lived before."""
 
 
 def compile_events(trace: VmTrace, scenario: VmScenario) -> Events:
@@ -115,6 +119,8 @@ def compile_events(trace: VmTrace, scenario: VmScenario) -> Events:
         parts=np.stack([trace.stop, servers], axis=1),
         up=np.ascontiguousarray(trace.up),
         up_rate=1.0 / trace.up_s,
+        expected=trace.expected,
+        lived_s=trace.lived_s if trace.lived_s.size else np.zeros(count),
     )
 
 

@@ -1,6 +1,7 @@
 """Features of ``vm``: a candidate is a NUMA half of a server, described by its own state and its sibling's.
 
-No feature depends on the request, so that a placement changes the rows of one server only; time changes one column.
+No feature depends on the request, so that a placement changes the rows of one server only; time changes two columns,
+one of them only where something is expected of the VMs' lives.
 """
 
 from __future__ import annotations
@@ -26,17 +27,19 @@ STATE_FIELDS: Fields = {
     "cpu_capacity": ("cores", HALF_CPU_CORES),
     "mem_capacity": ("GiB", HALF_MEM_GIB),
     "occupied_s": ("seconds", 0.0),  # since the server was last empty; 0 while it is
+    "ends_s": ("seconds", 0.0),  # until its last VM is expected to be gone; 0: it is empty, or nothing is known
 }
 REQUEST_FIELDS: Fields = {
     "cpu": ("cores", 0.0),
     "mem": ("GiB", 0.0),
     "double": ("flag", 0.0),  # 1: half of it on each half of one server
     "waiting": ("count", 0.0),  # requests in the queue, this one included; 0 where nobody waits
+    "life_s": ("seconds", 0.0),  # expected life, the median; 0: not known
 }
 
 SPEC = FeatureSpec(
     problem="vm",
-    version=2,
+    version=3,
     candidate=(
         Feature("cpu_free", "cores", HALF_CPU_CORES, "state cpu_free", 0.0),
         Feature("mem_free", "GiB", HALF_MEM_GIB, "state mem_free", 0.0),
@@ -46,6 +49,7 @@ SPEC = FeatureSpec(
         Feature("mem_capacity", "GiB", HALF_MEM_GIB, "state mem_capacity", HALF_MEM_GIB),
         Feature("occupied", "flag", 1.0, "derived: the server holds a VM", 0.0),
         Feature("occupied_s", "seconds", 86_400.0, "state occupied_s", 0.0),
+        Feature("ends_s", "seconds", 86_400.0, "state ends_s", 0.0),
     ),
     request=(
         Feature("cpu", "cores", HALF_CPU_CORES, "request cpu", 0.0),
@@ -54,10 +58,11 @@ SPEC = FeatureSpec(
         Feature("cpu_per_half", "cores", HALF_CPU_CORES, "derived: cores taken from each half used", 0.0),
         Feature("mem_per_half", "GiB", HALF_MEM_GIB, "derived: GiB taken from each half used", 0.0),
         Feature("waiting", "count", 64.0, "request waiting", 0.0),
+        Feature("life_s", "seconds", 86_400.0, "request life_s", 0.0),
     ),
 )
-BEFORE = msgspec.structs.replace(SPEC, version=1, candidate=SPEC.candidate[:-1], request=SPEC.request[:-1])
-"""The spec before this one: without time and queue."""
+BEFORE = msgspec.structs.replace(SPEC, version=2, candidate=SPEC.candidate[:-1], request=SPEC.request[:-1])
+"""The spec before this one: without lives."""
 
 
 def occupied_for(clock: Any, since: Any) -> Any:
@@ -73,7 +78,8 @@ def candidate_features(
     cpu_capacity: Any,
     mem_capacity: Any,
     occupied_s: Any,
-) -> tuple[Any, Any, Any, Any, Any, Any, Any, Any]:
+    ends_s: Any,
+) -> tuple[Any, Any, Any, Any, Any, Any, Any, Any, Any]:
     """Return the feature columns of halves (arrays) or of one half (scalars)."""
     occupied = (
         (cpu_free < cpu_capacity)
@@ -81,23 +87,26 @@ def candidate_features(
         | (mem_free < mem_capacity)
         | (other_mem_free < mem_capacity)
     )
-    return cpu_free, mem_free, other_cpu_free, other_mem_free, cpu_capacity, mem_capacity, occupied * 1.0, occupied_s
+    return (
+        cpu_free, mem_free, other_cpu_free, other_mem_free, cpu_capacity, mem_capacity, occupied * 1.0, occupied_s,
+        ends_s,
+    )  # fmt: skip
 
 
 def request_features(
-    cpu: float, mem: float, double: float, waiting: float
-) -> tuple[float, float, float, float, float, float]:
+    cpu: float, mem: float, double: float, waiting: float, life_s: float
+) -> tuple[float, float, float, float, float, float, float]:
     """Return the features of a request; ``double`` is 0 or 1."""
     share = 1.0 - 0.5 * double
-    return cpu, mem, double, cpu * share, mem * share, waiting
+    return cpu, mem, double, cpu * share, mem * share, waiting, life_s
 
 
 def build(candidates: Mapping[str, NDArray[Any]], request: Mapping[str, float]) -> Observation:
     """Build the observation of one decision from raw fields."""
     state = columns(STATE_FIELDS, candidates)
     cpu_free, mem_free, other_cpu_free, other_mem_free = state[:4]
-    cpu, mem, double, waiting = scalars(REQUEST_FIELDS, request)
-    wanted = request_features(cpu, mem, double, waiting)
+    cpu, mem, double, waiting, life_s = scalars(REQUEST_FIELDS, request)
+    wanted = request_features(cpu, mem, double, waiting, life_s)
     rows = candidate_features(*state)
     mask = (cpu_free >= wanted[3]) & (mem_free >= wanted[4])
     if double:
@@ -108,7 +117,7 @@ def build(candidates: Mapping[str, NDArray[Any]], request: Mapping[str, float]) 
 def ruled_out(candidates: Mapping[str, NDArray[Any]], request: Mapping[str, float]) -> dict[str, int]:
     """Say how many halves lack what; a split request needs both halves of a server."""
     state = dict(zip(STATE_FIELDS, columns(STATE_FIELDS, candidates), strict=True))
-    _, _, double, cpu, mem, _ = request_features(*scalars(REQUEST_FIELDS, request))
+    _, _, double, cpu, mem, *_ = request_features(*scalars(REQUEST_FIELDS, request))
     short = {}
     for name, need in (("cpu", cpu), ("mem", mem)):
         free = state[f"{name}_free"]

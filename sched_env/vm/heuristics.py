@@ -28,6 +28,7 @@ NAMES = (
     "dot_product",  # free capacity most aligned with the request (Tetris)
     "dot_product_tight",  # the other sign: least free capacity along the request
     "fragmentation",  # expected unusable capacity over typical requests grows least (after FGD)
+    "least_extension",  # server whose end moves least by the expected life; where no life is known it is first_fit
 )
 (
     RANDOM_FEASIBLE,
@@ -44,6 +45,7 @@ NAMES = (
     DOT_PRODUCT,
     DOT_PRODUCT_TIGHT,
     FRAGMENTATION,
+    LEAST_EXTENSION,
 ) = range(len(NAMES))
 
 TYPICAL_REQUESTS = np.array(
@@ -94,6 +96,8 @@ def half_score(
     need_cpu: float,
     need_mem: float,
     split: float,
+    ends_s: Any,
+    life_s: float,
     shapes: NDArray[np.float64],
 ) -> Any:
     """Score placing a request on a half (or, when ``split`` is 1, on it and its sibling); higher is better.
@@ -110,10 +114,14 @@ def half_score(
         need_cpu: Cores taken from each half used.
         need_mem: GiB taken from each half used.
         split: 0 or 1. Products with it choose between two values without a branch, exactly.
+        ends_s: Seconds until the server's last VM is expected to be gone.
+        life_s: Expected life of the request.
         shapes: ``TYPICAL_REQUESTS``.
     """
     if rule == FIRST_FIT:
         return -1.0 * index
+    if rule == LEAST_EXTENSION:
+        return -np.maximum(life_s - ends_s, 0.0)
     one = 1.0 - split
     cpu_left, mem_left = cpu - need_cpu, mem - need_mem
     ocpu_left, omem_left = ocpu - need_cpu * split, omem - need_mem * split
@@ -149,11 +157,11 @@ def half_score(
 def score(name: str, candidates: Columns, request: Row, mask: Mask) -> Scores:
     """Score every half for one request, from raw state fields."""
     rule = NAMES.index(name)
-    cpu_free, mem_free, other_cpu, other_mem, cpu_cap, mem_cap, _ = columns(STATE_FIELDS, candidates)
-    cpu, mem, double, _ = scalars(REQUEST_FIELDS, request)
+    cpu_free, mem_free, other_cpu, other_mem, cpu_cap, mem_cap, _, ends_s = columns(STATE_FIELDS, candidates)
+    cpu, mem, double, _, life_s = scalars(REQUEST_FIELDS, request)
     share = 1.0 - 0.5 * double
     scores: Scores = half_score(
         rule, np.arange(mask.size), cpu_free, mem_free, other_cpu, other_mem, cpu_cap, mem_cap,
-        cpu * share, mem * share, double, TYPICAL_REQUESTS,
+        cpu * share, mem * share, double, ends_s, life_s, TYPICAL_REQUESTS,
     )  # fmt: skip
     return scores

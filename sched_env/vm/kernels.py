@@ -15,7 +15,7 @@ from sched_env.draws import below
 from sched_env.jit import lean_kernel, part
 from sched_env.stepping import keep_final, rest
 from sched_env.vector import END_OF_TRACE, FULL, HORIZON, SHEET, Buffers
-from sched_env.vm.cluster import ask, describe, enter, enter_departure, grow_older, settle, walk
+from sched_env.vm.cluster import ask, describe, enter, enter_departure, foresee, grow_older, settle, walk
 from sched_env.vm.events import CPU, HALVES, TIME, Events
 from sched_env.vm.state import REWARD_ONE, REWARD_WAIT, Params, State
 from sched_env.vm.waiting import queue_size, wait_for_fit
@@ -48,6 +48,8 @@ def begin(S: State, P: Params, E: Events, out: Buffers, b: int, start: Any, seed
     for server in range(S.env[b].servers):
         describe(S, P, out, b, server)
     S.env[b].shown = S.env[b].clock
+    if P.expects:
+        foresee(S, E, out, b)
     ask(S, E, out, b)
 
 
@@ -121,6 +123,8 @@ def _step_one(S: State, P: Params, E: Events, out: Buffers, b: int, half: int) -
         if P.reward == REWARD_WAIT:
             reward = 0.0
     grow_older(S, out, b)
+    if P.expects:
+        foresee(S, E, out, b)
     if ended < 0 and P.horizon > 0 and S.env[b].steps >= P.horizon:
         ended = HORIZON
     out.reward[b] = reward

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 REWARD_ONE, REWARD_CPU, REWARD_WAIT = 0, 1, 2
 NOWHERE = -1
+ROW, KEY, HALF, BORN, UNTIL = range(5)
+"""Columns of ``State.living``: the VM's row, its slot (or its row, where requests wait), its half, when it came, and the
+quantile of its life that it has not outlived yet (infinite: it has outlived all)."""
 
 
 class Params(NamedTuple):
@@ -35,6 +38,8 @@ class Params(NamedTuple):
     start_max: int
     recorded: bool
     """Whether episodes begin with the VMs that were there, on the servers of the record."""
+    expects: bool
+    """Whether anything is expected of the VMs' lives."""
 
 
 ENV = np.dtype(
@@ -59,6 +64,7 @@ ENV = np.dtype(
         ("arrived", np.int64),  # first creation row whose request has not arrived yet
         ("waiting", np.int64),  # requests that have arrived and are not placed
         ("leaving", np.int64),  # size of the heap of departures
+        ("living", np.int64),  # VMs of whose lives something is expected
     ]
 )
 """What an environment remembers beside its halves; one record, so that a step touches few cache lines."""
@@ -80,5 +86,9 @@ class State(NamedTuple):
     """[B + 1] records of ``ENV``."""
     leaving: NDArray[np.float64]
     """[B + 1, H, 2]: heap of departures (``wait``): time, and row · C + half."""
+    living: NDArray[np.float64]
+    """[B + 1, H, 5]: the VMs of whose lives something is expected, in no order; H is 0 where nothing is, of any."""
+    ends: NDArray[np.float64]
+    """[B + 1, servers]: seconds until the last of its VMs is expected to be gone; [B + 1, 0] likewise."""
     queue_of: NDArray[np.int32]
     """[R + 1]: length of first_fit's run from a row, once measured; 0: not yet (``wait``)."""

@@ -38,6 +38,11 @@ class VmTrace:
     """[D, windows, servers]: which of them were up."""
     up_s: float = 300.0
     """Seconds of such a window."""
+    expected: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    """[R, Q]: of a creation, rising quantiles of its life from the median on, as they were expected then, in seconds;
+    zeros: nothing is known of it. Left out: of none."""
+    lived_s: Floats = field(default_factory=lambda: np.empty(0))
+    """Of a creation, how long its VM had lived when the row comes: 0, or left out, but for those there before."""
 
     def __post_init__(self) -> None:
         """Coerce the columns and refuse sizes that are not positive and kinds that are neither 0 nor 1."""
@@ -45,6 +50,9 @@ class VmTrace:
         for name, dtype in {"vmid": np.int64, "cpu": np.float64, "mem": np.float64, "time": np.float64}.items():
             object.__setattr__(self, name, column("VmTrace", name, getattr(self, name), dtype, rows))
         object.__setattr__(self, "kind", column("VmTrace", "kind", self.kind, np.int8, rows))
+        if np.size(self.lived_s):
+            object.__setattr__(self, "lived_s", column("VmTrace", "lived_s", self.lived_s, np.float64, rows))
+        self._check_expected(rows)
         node = self.node if np.size(self.node) else np.full(rows, -1)
         object.__setattr__(self, "node", column("VmTrace", "node", node, np.int64, rows))
         for name, default in (("stop", rows), ("servers", 0)):
@@ -60,6 +68,19 @@ class VmTrace:
         demand("VmTrace", "kind", self.kind, lambda v: (v == 0) | (v == 1), "0 (create) or 1 (delete)")
         for name in ("cpu", "mem"):
             demand("VmTrace", name, getattr(self, name), finite_at_least(0, strictly=True), "a positive number")
+        demand("VmTrace", "lived_s", self.lived_s, finite_at_least(0), "a finite number, 0 or more")
+
+    def _check_expected(self, rows: int) -> None:
+        expected = np.ascontiguousarray(self.expected, np.float64)
+        object.__setattr__(self, "expected", expected)
+        if not expected.size:
+            return
+        if expected.ndim != 2 or len(expected) != rows:
+            raise TraceError(f"VmTrace.expected has shape {expected.shape}", f"({rows}, quantiles)")
+        wrong = ~np.isfinite(expected).all(axis=1) | (expected < 0).any(axis=1) | (np.diff(expected) < 0).any(axis=1)
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise TraceError(f"VmTrace.expected of row {row} is {expected[row].tolist()}", "rising seconds, 0 or more")
 
     def __len__(self) -> int:
         return int(self.vmid.size)

@@ -20,8 +20,9 @@ from sched_env.vector import PlacementVectorEnv
 from sched_env.vm import kernels
 from sched_env.vm.events import CPU, HALVES, MEM, STOP, TIME, Events, compile_events, starts_as_recorded
 from sched_env.vm.features import occupied_for
+from sched_env.vm.lives import ends_s
 from sched_env.vm.scenario import VmScenario
-from sched_env.vm.state import ENV, NOWHERE, REWARD_CPU, REWARD_ONE, REWARD_WAIT, Params, State
+from sched_env.vm.state import BORN, ENV, HALF, NOWHERE, REWARD_CPU, REWARD_ONE, REWARD_WAIT, ROW, Params, State
 from sched_env.vm.tables import VmTrace
 from sched_env.vm.trace import load as load_trace
 from wire.errors import ConfigError
@@ -46,7 +47,7 @@ class VmVectorEnv(PlacementVectorEnv):
         # Episodes end with their part of the trace; lives go on as recorded, or nobody would leave near its end.
         self.events.parts[-1, STOP] = end
         self.params = _params(scenario, self.events, starts_as_recorded(trace, scenario))
-        self.state = _state(scenario, self.events, num_envs)
+        self.state = _state(scenario, self.events, num_envs, self.params.expects)
         self._grows = scenario.growing_servers > 0
 
     @property
@@ -91,7 +92,8 @@ class VmVectorEnv(PlacementVectorEnv):
         cpu, mem = self.state.cpu[b, :width], self.state.mem[b, :width]
         sibling = np.arange(width) ^ 1
         # Past the end of the trace nothing is asked for: the last row stands in.
-        need = self.events.rows[min(int(self.state.env.row[b]), len(self.events.rows) - 1)]
+        row = min(int(self.state.env.row[b]), len(self.events.rows) - 1)
+        need = self.events.rows[row]
         halves = {
             "cpu_free": cpu,
             "mem_free": mem,
@@ -100,13 +102,23 @@ class VmVectorEnv(PlacementVectorEnv):
             "cpu_capacity": np.full(width, self.params.half_cpu),
             "mem_capacity": np.full(width, self.params.half_mem),
             "occupied_s": occupied_for(self.state.env.clock[b], self.state.since[b, : width // 2]).repeat(2),
+            "ends_s": self._ends(b, width // 2).repeat(2),
         }
         return halves, {
             "cpu": float(need[CPU] * need[HALVES]),
             "mem": float(need[MEM] * need[HALVES]),
             "double": float(need[HALVES] - 1.0),
             "waiting": float(self.state.env.waiting[b]),
+            "life_s": float(self.events.expected[row, 0]) if self.params.expects else 0.0,
         }
+
+    def _ends(self, b: int, servers: int) -> NDArray[np.float64]:
+        """Return when the last VM of each server is expected to be gone, as who calls the service works it out."""
+        vms = self.state.living[b, : int(self.state.env.living[b])]
+        on, rows = vms[:, HALF].astype(np.int64) >> 1, vms[:, ROW].astype(np.int64)
+        ages = self.state.env.clock[b] - vms[:, BORN]
+        found = (ends_s(ages[on == server], self.events.expected[rows[on == server]]) for server in range(servers))
+        return np.fromiter(found, np.float64, servers) if vms.size else np.zeros(servers)
 
     def recorded(self) -> NDArray[np.int64]:
         """Return the half on which each environment's present request was recorded; -1: nobody says."""
@@ -204,8 +216,11 @@ class VmVectorEnv(PlacementVectorEnv):
         told[ahead, : HALVES + 1] = self.events.rows[future.source[ahead], : HALVES + 1]
         told[ahead, TIME] = future.arrival_s[ahead]
         life[ahead] = self.events.life_s[future.life[ahead]]
+        expected = self.events.expected.copy()
+        if self.params.expects:
+            expected[ahead] = self.events.expected[future.source[ahead]]
         fork = self.fork(rows)
-        fork.events, fork._world = self.events._replace(rows=told, life_s=life), None
+        fork.events, fork._world = self.events._replace(rows=told, life_s=life, expected=expected), None
         if (future.life != future.source).any():
             fork._live_on(self.events.life_s, future.seed)
         return fork
@@ -282,19 +297,18 @@ def _params(scenario: VmScenario, events: Events, recorded: bool) -> Params:
         start_min=scenario.start_min if scenario.start_min < stop else 0,  # a trace shorter than the first start
         start_max=stop,
         recorded=recorded,
+        expects=bool(events.expected.any()),
     )
 
 
-def _state(scenario: VmScenario, events: Events, num_envs: int) -> State:
+def _state(scenario: VmScenario, events: Events, num_envs: int, expects: bool) -> State:
     rows, B, C = events.slot.size, num_envs + 1, 2 * scenario.most_servers
     slots = int(np.where(events.slot < 0, ~events.slot, events.slot).max()) + 1
-    heap = 0
-    if scenario.ending == "wait":
-        # As many VMs as the smallest request lets into the largest cluster, or all there are.
-        created = events.rows[events.slot >= 0]
-        share = np.maximum(created[:, CPU] / scenario.half_cpu_cores, created[:, MEM] / scenario.half_mem_gib)
-        heap = min(len(created), int(scenario.most_servers * 2 / (share * created[:, HALVES]).min())) + 1
-
+    # As many VMs as the smallest request lets into the largest cluster, or all there are.
+    created = events.rows[events.slot >= 0]
+    share = np.maximum(created[:, CPU] / scenario.half_cpu_cores, created[:, MEM] / scenario.half_mem_gib)
+    most = min(len(created), int(scenario.most_servers * 2 / (share * created[:, HALVES]).min())) + 1
+    heap, living = most * (scenario.ending == "wait"), most * expects
     return State(
         cpu=np.zeros((B, C)),
         mem=np.zeros((B, C)),
@@ -303,5 +317,7 @@ def _state(scenario: VmScenario, events: Events, num_envs: int) -> State:
         where=np.zeros((B, slots), np.int16 if C < 2**15 else np.int32),  # small: it is the coldest memory of a step
         env=np.zeros(B, ENV).view(np.recarray),
         leaving=np.zeros((B, heap, 2)),
+        living=np.zeros((B, living, 5)),
+        ends=np.zeros((B, scenario.most_servers * expects)),
         queue_of=np.zeros(rows + 1 if heap else 0, np.int32),
     )

@@ -11,7 +11,7 @@ from sched_env.heap import ITEM, drop_first
 from sched_env.heap import TIME as LEAVES
 from sched_env.jit import part
 from sched_env.vector import Buffers
-from sched_env.vm.cluster import advance, ask, describe, enter, release, settle, walk
+from sched_env.vm.cluster import advance, ask, describe, enter, forget, release, settle, walk
 from sched_env.vm.events import CPU, HALVES, MEM, TIME, Events
 from sched_env.vm.state import NOWHERE, Params, State
 
@@ -52,6 +52,8 @@ def _depart(S: State, P: Params, E: Events, out: Buffers, b: int) -> None:
     row, half = divmod(int(heap[0, ITEM]), S.cpu.shape[1])
     advance(S, b, heap[0, LEAVES])
     release(S, P, b, half, E.rows[row])
+    if P.expects:
+        forget(S, b, row)
     describe(S, P, out, b, half >> 1)
     drop_first(heap, S.env[b].leaving)
     S.env[b].leaving -= 1

@@ -99,5 +99,5 @@ def score_in_kernel(arguments):
 
 
 def test_a_part_and_its_helpers_give_the_same_in_a_kernel_called_from_python_and_plain():
-    arguments = (vm.FRAGMENTATION, 0, 10.0, 20.0, 30.0, 40.0, 40.0, 90.0, 1.0, 2.0, 0.0, vm.TYPICAL_REQUESTS)
+    arguments = (vm.FRAGMENTATION, 0, 10.0, 20.0, 30.0, 40.0, 40.0, 90.0, 1.0, 2.0, 0.0, 9.0, 5.0, vm.TYPICAL_REQUESTS)
     assert score_in_kernel(arguments) == score(*arguments) == vm.half_score(*arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from sched_env import heuristics, vector
 from sched_env.vector import SHEET, make_vec
+from sched_env.vm.synthetic import generate
 from wire.errors import ConfigError
 
 CASES = {
@@ -21,7 +23,23 @@ CASES = {
     "workflow/dag": {"num_nodes": 6, "workflows": 30, "tasks": 60},
 }
 WAIT = ("vm/recovering", {"servers": 2, "ending": "wait"})
-ALL = [*CASES.items(), WAIT]
+
+
+def lives_known():
+    """Return VMs of most of whose lives something is expected."""
+    trace, rng = generate(20_000), np.random.default_rng(0)
+    expected = np.sort(rng.exponential(4000.0, (len(trace), 3)), axis=1).astype(np.float32)
+    return dataclasses.replace(trace, expected=expected * (rng.random((len(trace), 1)) < 0.9))
+
+
+KNOWN = {"trace": lives_known()}
+ALL = [
+    *CASES.items(),
+    WAIT,
+    pytest.param("vm/recovering", {"servers": 3, **KNOWN}, id="vm/recovering with lives"),
+    pytest.param("vm/expanding", {"servers": 2, "max_servers": 6, **KNOWN}, id="vm/expanding with lives"),
+    pytest.param(WAIT[0], {**WAIT[1], **KNOWN}, id="vm waiting with lives"),
+]
 
 
 def random_actions(env, rng):

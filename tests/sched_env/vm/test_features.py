@@ -15,10 +15,11 @@ def test_the_observation_of_one_decision():
         "other_cpu_free": np.array([10.0, 40.0]),
         "other_mem_free": np.array([90.0, 90.0]),
         "occupied_s": np.array([7.0, 7.0]),
+        "ends_s": np.array([8.0, 8.0]),
     }
-    seen = problems.get("vm").build(state, {"cpu": 12.0, "mem": 4.0, "waiting": 3.0})
-    assert seen.candidates.tolist() == [[40, 90, 10, 90, 40, 90, 1, 7], [10, 90, 40, 90, 40, 90, 1, 7]]
-    assert seen.request.tolist() == [12, 4, 0, 12, 4, 3]
+    seen = problems.get("vm").build(state, {"cpu": 12.0, "mem": 4.0, "waiting": 3.0, "life_s": 60.0})
+    assert seen.candidates.tolist() == [[40, 90, 10, 90, 40, 90, 1, 7, 8], [10, 90, 40, 90, 40, 90, 1, 7, 8]]
+    assert seen.request.tolist() == [12, 4, 0, 12, 4, 3, 60]
     assert seen.mask.tolist() == [True, False]
     assert problems.get("vm").build(state, {"cpu": 24.0, "mem": 4.0, "double": 1.0}).mask.tolist() == [False, False]
     assert problems.get("vm").build(state, {"cpu": 20.0, "mem": 4.0, "double": 1.0}).mask.tolist() == [True, True]
@@ -39,7 +40,7 @@ def test_the_spec_describes_every_column(problem):
 
 def test_fields_left_out_take_their_default():
     seen = problems.get("vm").build({"cpu_free": np.array([5.0])}, {"cpu": 1.0})
-    assert seen.candidates[0].tolist() == [5, 0, 0, 0, 40, 90, 1, 0]
+    assert seen.candidates[0].tolist() == [5, 0, 0, 0, 40, 90, 1, 0, 0]
 
 
 def test_an_unknown_problem_is_named():
