@@ -63,6 +63,7 @@ stages:
   clean: {cmd: python stages.py clean data/windows, deps: [data/raw], outs: [data/windows]}
   validate: {cmd: python stages.py validate data/validation, deps: [data/windows], outs: [data/validation]}
   runtime_model: {cmd: python stages.py runtime_model data/models, deps: [data/validation], outs: [data/models]}
+  lifetime_model: {cmd: python stages.py lifetime_model data/lives, deps: [data/validation], outs: [data/lives]}
   calibrate:
     foreach: [functions]
     do:

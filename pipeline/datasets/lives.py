@@ -34,8 +34,8 @@ def lives(folder: Path, start: datetime, end: datetime, kind: str = "pod") -> pd
     """Return the lives that touch ``[start, end)``, in order of their beginning.
 
     Columns: ``cluster, entity, function, owner_kind, node`` (null: not known), ``begin_s, end_s`` from its start,
-    ``before`` (began before the span), ``ended`` (went within it, not cut), ``cpu, mem`` with ``asked`` (by event or
-    metrics; False: only what was used is known), ``net, disk`` (null: not measured).
+    ``before`` (began before the span, ``lived_s`` seconds), ``ended`` (went within it, not cut), ``cpu, mem`` with
+    ``asked`` (by event or metrics; False: only what was used is known), ``net, disk`` (null: not measured).
     """
     told, seen = _told(folder, start, end, kind), _seen(folder, start, end)
     seen = seen if kind == "pod" else seen.iloc[:0]  # of others there are events alone
@@ -49,6 +49,7 @@ def lives(folder: Path, start: datetime, end: datetime, kind: str = "pod") -> pd
     rows["begin"] = rows["begin"].fillna(rows["first"])
     # Nobody says when it came, and it was there in the first window: it was there before.
     rows["before"] = (rows["begin"] < first) | (untold & (rows["begin"] <= first))
+    rows["lived_s"] = (first - rows["begin"]).dt.total_seconds().clip(lower=0.0)
     rows["finish"] = rows["finish"].fillna(rows["last"].where(untold) + WINDOW)
     rows["ended"] = rows["finish"] < last
     rows["begin"] = rows["begin"].where(rows["begin"] > first, first)
@@ -68,6 +69,7 @@ def lives(folder: Path, start: datetime, end: datetime, kind: str = "pod") -> pd
         "begin_s",
         "end_s",
         "before",
+        "lived_s",
         "ended",
         "cpu",
         "mem",

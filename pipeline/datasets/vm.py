@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pipeline import windows
 from pipeline.contracts.evaluation import Origin
+from pipeline.datasets import lifetimes
 from pipeline.datasets.copies import Copies, mean_over
 from pipeline.datasets.dataset import Dataset, Rows, later
 from pipeline.datasets.lives import lives
@@ -45,6 +46,8 @@ class RecordedVms(VmTrace):
     """Cores of half a server; 0: windows do not say."""
     half_mem: float = 0.0
     usd_per_hour: float = np.nan
+    began_s: float = 0.0
+    """Seconds of the day (UTC) at which its time is 0."""
 
 
 def load(folder: Path, start: datetime, end: datetime) -> RecordedVms:
@@ -56,7 +59,7 @@ def load(folder: Path, start: datetime, end: datetime) -> RecordedVms:
     split is seen.
     """
     arrays = _arrays(folder, start, end)
-    numbers = {name: float(arrays[name]) for name in ("half_cpu", "half_mem", "usd_per_hour")}
+    numbers = {name: float(arrays[name]) for name in ("half_cpu", "half_mem", "usd_per_hour", "began_s")}
     columns = {name: values for name, values in arrays.items() if name in RecordedVms.__dataclass_fields__}
     return RecordedVms(**columns | numbers)  # type: ignore[arg-type]
 
@@ -130,7 +133,7 @@ def _build(folder: Path, start: datetime, end: datetime) -> windows.Arrays:
     tally = _tally(rows, hosts)
     rows = rows[~rows["before"] | (rows["server"] >= 0)].reset_index(drop=True)
     created = rows.assign(time=rows["begin_s"], kind=0)
-    deleted = rows[rows["ended"]].assign(time=rows["end_s"], kind=1, server=-1)
+    deleted = rows[rows["ended"]].assign(time=rows["end_s"], kind=1, server=-1, lived_s=0.0)
     events = pd.concat([created, deleted]).reset_index(names="life")
     events = events.sort_values(["cluster", "time", "kind", "entity"], ascending=[True, True, False, True])
     numbers, _ = pd.factorize(events["life"])
@@ -143,11 +146,13 @@ def _build(folder: Path, start: datetime, end: datetime) -> windows.Arrays:
         "time": events["time"].to_numpy(np.float64),
         "kind": events["kind"].to_numpy(np.int8),
         "node": events["server"].to_numpy(np.int64),
+        "lived_s": events["lived_s"].to_numpy(np.float64),
         "stop": events.groupby("cluster").size().reindex(clusters).cumsum().to_numpy(np.int64),
         "servers": counts,
         "up": _up(folder, start, end, clusters, hosts, int(counts.max())),
         "half_cpu": np.asarray(half["cpu"], np.float64),
         "half_mem": np.asarray(half["mem"], np.float64),
+        "began_s": np.asarray((start - start.replace(hour=0, minute=0, second=0, microsecond=0)).total_seconds()),
         "usd_per_hour": np.asarray(hosts["price"].mean() if len(hosts) else np.nan, np.float64),
         **tally.arrays(),
     }
@@ -190,6 +195,19 @@ def brings(trace: RecordedVms) -> Mapping[str, Any]:
     return {**keys, **price, "start_min": 0, "start_max": 0}
 
 
+def believed(trace: RecordedVms, models: Path) -> RecordedVms:
+    """Let placing go by what the lifetime model expects of each VM, where one was shipped."""
+    model = lifetimes.opened(models / lifetimes.NAME)
+    if model is None:
+        return trace
+    made = trace.kind == 0
+    born_s = trace.began_s + trace.time[made] - trace.lived_s[made]
+    told = lifetimes.expectations(model, trace.cpu[made], trace.mem[made], born_s)
+    expected = np.zeros((len(trace), told.shape[1]))
+    expected[made] = told
+    return dataclasses.replace(trace, expected=expected)
+
+
 def starts(trace: VmTrace, scenario: Scenario) -> Rows:
     """Creations that the cluster, as it then is, can hold, with more from them on than an episode has decisions.
 
@@ -218,9 +236,15 @@ def scaled(trace: VmTrace, load: float) -> VmTrace:
     cluster = np.repeat(np.arange(trace.stop.size), np.diff(trace.stop, prepend=0))
     order = np.lexsort((-trace.kind, time, cluster))
     columns = {name: getattr(trace, name) for name in ("vmid", "cpu", "mem", "kind", "node")} | {"time": time}
+    columns |= _lives(trace)
     return dataclasses.replace(
         trace, **{name: values[order] for name, values in columns.items()}, up_s=trace.up_s / load
     )
+
+
+def _lives(trace: VmTrace) -> dict[str, NDArray[np.float64]]:
+    """Return the columns of lives that a trace has."""
+    return {name: getattr(trace, name) for name in ("expected", "lived_s") if getattr(trace, name).size}
 
 
 def resized(trace: VmTrace, scenario: Scenario, factor: float) -> tuple[VmTrace, Scenario]:
@@ -252,6 +276,7 @@ def resized(trace: VmTrace, scenario: Scenario, factor: float) -> tuple[VmTrace,
     rows, home = np.concatenate(chosen), np.concatenate(homes)
     again = np.arange(rows.size) - np.searchsorted(rows, rows)  # rows never fall: which copy of its row this is
     columns = {name: getattr(dense, name)[rows] for name in ("cpu", "mem", "time", "kind")}
+    columns |= {name: values[rows] for name, values in _lives(dense).items()}
     most = max(sizes)
     wide = [np.pad(each, ((0, 0), (0, most - each.shape[1])), constant_values=True) for each in up]
     grown = dataclasses.replace(
@@ -279,6 +304,7 @@ DATASET = Dataset(
     origins=origins,
     fit=later("pipeline.calibrate.vm", "fit"),
     check=later("pipeline.calibrate.vm", "check"),
+    believed=believed,
     brings=brings,
     resized=resized,
     asked=asked,

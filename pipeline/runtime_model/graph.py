@@ -7,50 +7,21 @@ The catalogue travels in the graph's metadata.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pipeline.onnx_writer import Writer
 from pipeline.runtime_model.forest import Forest
 from pipeline.runtime_model.model import COVERED, NARROWEST, OWN_LOG_S, Fitted
 from sched_env.jobs.catalogue import LONG_S
 from sched_env.jobs.predictor import CATALOGUE, COLUMNS, CROWDING, MEASURED, ROWS, SECONDS
-from wire.graph import OPSET
-
-GOLDEN_SIZES = (1, 2, 7, 64)
-
-
-class _Writer:
-    """Collects nodes and constants."""
-
-    def __init__(self) -> None:
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
-
-    def constant(self, value: Any, dtype: type[np.generic]) -> str:
-        from onnx import numpy_helper
-
-        name = f"c{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.asarray(value, dtype), name))
-        return name
-
-    def __call__(self, operator: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
-        from onnx import helper
-
-        names = [f"n{len(self.nodes)}_{k}" for k in range(outputs)]
-        self.nodes.append(helper.make_node(operator, list(inputs), names, name=names[0], **attributes))
-        return names[0] if outputs == 1 else names
 
 
 def to_onnx(fitted: Fitted, measured: Mapping[str, float]) -> bytes:
     """Write the model: rows [B, columns] -> seconds [B, 3]."""
-    from onnx import TensorProto, helper
-
-    w = _Writer()
+    w = Writer()
     spread = _pool(w, fitted.forest)
     ordered = _sorted(w, spread, fitted.forest.values.shape[1] * len(fitted.forest.root))
     weights = w("Exp", w("Neg", ordered))
@@ -66,22 +37,11 @@ def to_onnx(fitted: Fitted, measured: Mapping[str, float]) -> bytes:
     lower = w("Min", w("Sub", low, margin), middle)
     upper = w("Max", w("Add", high, margin), middle)
     logs = w("Add", w("Concat", middle, lower, upper, axis=1), w("Add", own, crowding))
-    w.nodes.append(helper.make_node("Exp", [logs], [SECONDS], name=SECONDS))
-    graph = helper.make_graph(
-        w.nodes,
-        "runtime",
-        [helper.make_tensor_value_info(ROWS, TensorProto.FLOAT, ["B", len(COLUMNS)])],
-        [helper.make_tensor_value_info(SECONDS, TensorProto.FLOAT, ["B", 3])],
-        w.constants,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
     told = {CATALOGUE: fitted.catalogue.encode(), MEASURED: json.dumps(measured, sort_keys=True)}
-    helper.set_model_props(model, told)
-    data: bytes = model.SerializeToString(deterministic=True)
-    return data
+    return w.table("runtime", (ROWS, len(COLUMNS)), (SECONDS, 3), ("Exp", logs), told)
 
 
-def _pool(w: _Writer, forest: Forest) -> str:
+def _pool(w: Writer, forest: Forest) -> str:
     """All rows walk down all trees at once."""
     # One small table of nodes; a leaf points to itself, so that shallow trees wait for deep ones.
     feature, threshold = w.constant(forest.feature, np.int64), w.constant(forest.threshold, np.float32)
@@ -98,12 +58,12 @@ def _pool(w: _Writer, forest: Forest) -> str:
     return str(w("Reshape", kept, flat))
 
 
-def _sorted(w: _Writer, pool: str, answers: int) -> str:
+def _sorted(w: Writer, pool: str, answers: int) -> str:
     ordered, _ = w("TopK", pool, w.constant([answers], np.int64), axis=1, largest=0, sorted=1, outputs=2)
     return str(ordered)
 
 
-def _quantile(w: _Writer, ordered: str, weights: str, share: float) -> str:
+def _quantile(w: Writer, ordered: str, weights: str, share: float) -> str:
     """Return [B, 1]: the first answer at which the running sum of weights reaches the share."""
     below = w("CumSum", weights, w.constant(1, np.int64))
     whole = w("ReduceSum", weights, w.constant([1], np.int64), keepdims=1)
@@ -111,15 +71,3 @@ def _quantile(w: _Writer, ordered: str, weights: str, share: float) -> str:
     at = w("ReduceSum", w("Cast", short, to=7), w.constant([1], np.int64), keepdims=1)
     last = w("Sub", w("Shape", ordered, start=1, end=2), w.constant([1], np.int64))
     return str(w("GatherElements", ordered, w("Min", at, last), axis=1))
-
-
-def golden(session: Any, asked: NDArray[np.float32]) -> bytes:
-    """Record rows and the graph's answers at several sizes."""
-    arrays: dict[str, NDArray[Any]] = {"sizes": np.array(GOLDEN_SIZES)}
-    for size in GOLDEN_SIZES:
-        some = asked[np.random.default_rng(size).integers(len(asked), size=size)]
-        arrays[f"{ROWS}_{size}"] = some
-        arrays[f"{SECONDS}_{size}"] = session.run([SECONDS], {ROWS: some})[0]
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **arrays)
-    return buffer.getvalue()

@@ -10,11 +10,12 @@ import numpy as np
 
 from pipeline.errors import DataError
 from pipeline.files import replaced_folder
+from pipeline.onnx_writer import golden
 from pipeline.runtime_model import unseen
-from pipeline.runtime_model.graph import golden, to_onnx
+from pipeline.runtime_model.graph import to_onnx
 from pipeline.runtime_model.model import Fitted, Floats, figures, fit, held_out
 from pipeline.runtime_model.profiles import Profiles
-from sched_env.jobs.predictor import ROWS, SPEC, RuntimePredictor, rows
+from sched_env.jobs.predictor import ROWS, SECONDS, SPEC, RuntimePredictor, rows
 from wire import graph, models
 from wire.contracts.bundle import ModelName, model_file, model_golden_file
 
@@ -46,7 +47,7 @@ def write(out: Path, profiles: Profiles, fitted: Fitted, measured: dict[str, flo
     apart = float(np.abs(found / np.exp(fitted.predict(asked)) - 1.0).max())
     if apart > MOST_APART:
         raise DataError(f"the exported graph differs from the forest by {apart:.2e}", f"at most {MOST_APART:g}")
-    files = {model_file(NAME): data, model_golden_file(NAME): golden(session, asked)}
+    files = {model_file(NAME): data, model_golden_file(NAME): golden(session, asked, ROWS, SECONDS)}
     checked = models.check(NAME, SPEC, files, graph.OPSET)
     models.open_all([checked])
     shown = {**measured, "graph_difference": apart, "bytes": len(data), "log_error_quantiles": errors.tolist()}

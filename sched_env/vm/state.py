@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 REWARD_ONE, REWARD_CPU, REWARD_WAIT = 0, 1, 2
 NOWHERE = -1
 ROW, KEY, HALF, BORN, UNTIL = range(5)
-"""Columns of ``State.living``: the VM's row, its slot (or its row, where requests wait), its half, when it came, and the
-quantile of its life that it has not outlived yet (infinite: it has outlived all)."""
+"""Columns of ``State.living``: the VM's row, its slot (or its row, where requests wait), its half, when it came, and
+the quantile of its life that it has not outlived yet (infinite: it has outlived all)."""
 
 
 class Params(NamedTuple):
