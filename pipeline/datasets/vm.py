@@ -201,8 +201,7 @@ def believed(trace: RecordedVms, models: Path) -> RecordedVms:
     if model is None:
         return trace
     made = trace.kind == 0
-    born_s = trace.began_s + trace.time[made] - trace.lived_s[made]
-    told = lifetimes.expectations(model, trace.cpu[made], trace.mem[made], born_s)
+    told = lifetimes.expectations(model, trace.cpu[made], trace.mem[made], trace.began_s + trace.born_s[made])
     expected = np.zeros((len(trace), told.shape[1]))
     expected[made] = told
     return dataclasses.replace(trace, expected=expected)

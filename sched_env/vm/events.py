@@ -120,7 +120,7 @@ def compile_events(trace: VmTrace, scenario: VmScenario) -> Events:
         up=np.ascontiguousarray(trace.up),
         up_rate=1.0 / trace.up_s,
         expected=trace.expected,
-        lived_s=trace.lived_s if trace.lived_s.size else np.zeros(count),
+        lived_s=trace.time - trace.born_s,
     )
 
 

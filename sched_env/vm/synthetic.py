@@ -48,12 +48,12 @@ def generate(vms: int = 20_000, seed: int = 0, load: float = 1.0) -> VmTrace:
     """
     rng = np.random.default_rng(seed)
     flavour = FLAVOURS[rng.choice(len(FLAVOURS), vms, p=FLAVOURS[:, 2] / FLAVOURS[:, 2].sum())]
-    arrival = _arrivals(vms, rng, load)
+    arrival = arrivals(vms, rng, load)
     leave = arrival + _lifetimes(flavour[:, 0], rng)
     return events_of(np.arange(vms), flavour[:, 0], flavour[:, 1], arrival, leave)
 
 
-def _arrivals(vms: int, rng: np.random.Generator, load: float) -> NDArray[np.float64]:
+def arrivals(vms: int, rng: np.random.Generator, load: float) -> NDArray[np.float64]:
     """Draw bursts whose rate follows the time of day, in whole seconds."""
     fresh = rng.random(vms) >= SAME_BURST
     work = np.cumsum(np.where(fresh, rng.exponential(MEAN_GAP_S / (1.0 - SAME_BURST) / load, vms), 0.0))

@@ -86,6 +86,11 @@ class VmTrace:
         return int(self.vmid.size)
 
     @property
+    def born_s(self) -> Floats:
+        """When the VM of each creation came: before its row, if it was there before."""
+        return self.time - self.lived_s if self.lived_s.size else self.time
+
+    @property
     def there_before(self) -> NDArray[np.bool_]:
         """Which creations are no requests: their VMs were there when the record begins."""
         found: NDArray[np.bool_] = (self.kind == 0) & (self.node >= 0) & (self.time <= 0.0)

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from pipeline import windows
+from pipeline.datasets import lifetimes
 from pipeline.datasets.vm import DATASET
 from pipeline.errors import DataError
+from pipeline.lifetime_model import model, seen, store
 from pipeline.windows import span
 from sched_env import scenarios
 from sched_env.rollout import run_episodes
@@ -120,3 +122,35 @@ def test_where_nobody_tells_of_vms_pods_come_and_go(folder: Path, at: Any, write
     trace = DATASET.load(folder, at(0), at(3600))
     assert trace.kind.tolist() == [0, 0, 0, 1]
     assert trace.cpu.tolist() == [1.0, 1.0, 0.5, 1.0]
+
+
+@pytest.fixture
+def told(tmp_path: Path, two_hosts: Path, at: Any) -> Any:
+    """The second window of two hosts, with what a model of one life for all expects."""
+    ones, life = np.ones(200), np.arange(1.0, 201.0)
+    some = seen.Lives(4.0 * ones, 8.0 * ones, 0.0 * ones, life, ones > 0, 1e9 * ones)
+    store.write(tmp_path / "models" / lifetimes.NAME, some, model.fit(some), {})
+    trace = DATASET.load(two_hosts, at(300), at(600))
+    assert DATASET.believed is not None
+    return trace, DATASET.believed(trace, tmp_path / "models"), tmp_path
+
+
+def test_the_shipped_model_says_what_is_expected_of_each_vm(told: Any) -> None:
+    trace, expecting, root = told
+    made = trace.kind == 0
+    assert expecting.expected[made].tolist() == [[100.0, 150.0, 180.0]] * int(made.sum())
+    assert not expecting.expected[~made].any()
+    assert trace.lived_s.tolist()[0] == 290.0  # it came ten seconds after the windows began
+    assert not trace.lived_s[1:].any()
+    assert not DATASET.believed(trace, root / "nothing").expected.size  # type: ignore[misc]
+
+
+def test_traces_that_are_scaled_or_resized_keep_what_is_expected(told: Any) -> None:
+    _, expecting, _ = told
+    scenario = scenarios.load("vm/recovering", DATASET.brings(expecting))  # type: ignore[misc]
+    grown, _ = DATASET.resized(expecting, scenario, 2.0)  # type: ignore[misc]
+    for changed in (DATASET.scaled(expecting, 3.0), grown):
+        made = changed.kind == 0
+        assert (changed.expected[made] == [100.0, 150.0, 180.0]).all()
+        assert not changed.expected[~made].any()
+        assert (changed.lived_s > 0).tolist() == (made & (changed.time <= 0)).tolist()
