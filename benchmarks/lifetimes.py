@@ -148,7 +148,8 @@ def runners(seed: int, spread: float) -> VmTrace:
     rng = np.random.default_rng(seed)
     kind = rng.choice(len(FLAVOURS), RUNNER_VMS, p=FLAVOURS[:, 2] / FLAVOURS[:, 2].sum())
     arrival = arrivals(RUNNER_VMS, rng, RUNNER_LOAD)
-    typical = np.exp(rng.uniform(*np.log(RUNNER_LIVES_S), (len(FLAVOURS), 4)))
+    low, high = (float(np.log(life_s)) for life_s in RUNNER_LIVES_S)
+    typical = np.exp(rng.uniform(low, high, (len(FLAVOURS), 4)))
     life = typical[kind, (arrival // 21_600).astype(int) % 4] * np.exp(rng.normal(0.0, spread, RUNNER_VMS))
     cpu, mem = FLAVOURS[kind, 0], FLAVOURS[kind, 1]
     return events_of(np.arange(RUNNER_VMS), cpu, mem, arrival, arrival + np.floor(life) + 1.0)

@@ -33,7 +33,7 @@ class Lives(NamedTuple):
     left_s: Floats
     """From its creation to the end of the span: what could be seen of its life."""
 
-    def only(self, chosen: NDArray[np.bool_]) -> Self:
+    def only(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> Self:
         """Return some of them."""
         return self._replace(**{name: column[chosen] for name, column in self._asdict().items()})
 
