@@ -1,6 +1,7 @@
 """Every problem goes from the windows of the embedded sample to a verdict, with a tiny budget."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -12,12 +13,16 @@ from pipeline.calibrate import command as calibrate
 from pipeline.champions import Standing
 from pipeline.clean.command import clean
 from pipeline.clean.config import CleanConfig
+from pipeline.datasets import workload
 from pipeline.gate import command as gate
 from pipeline.ingest import IngestConfig, Range, ingest
+from pipeline.lifetime_model import command as lifetime_model
+from pipeline.lifetime_model import gate as lives_gate
 from pipeline.sources.sample import SampleConfig
 from pipeline.workspace import laid_over
 from sched_env import problems
 from tests.tiny_night import tiny
+from wire import bundle
 
 SHIPPED = yaml.safe_load((Path(__file__).parents[2] / "params.yaml").read_text())
 PRIMARY = {
@@ -87,6 +92,26 @@ def test_a_problem_goes_from_windows_to_a_verdict(sample, problem, monkeypatch):
         sign = value.better(report["bound_metric"])
         best = max(sign * mean for mean in means[f"{report['bound_metric']}_mean"].to_pylist())
         assert best <= sign * report["bound"] + 1e-6
+
+
+def test_a_night_of_vms_whose_lives_are_known_carries_the_model_into_its_bundle(sample, monkeypatch):
+    monkeypatch.chdir(sample)
+    monkeypatch.setenv("LOADMASTER_VAR", str(sample / "var"))
+    monkeypatch.setattr(lives_gate, "WORTH", -1.0)  # the sample's are hardly known
+    ask_for("vm")
+    try:
+        assert lifetime_model.main(["night"]) == 0
+        assert calibrate.main(["--problem", "vm"]) == 0
+        trace = workload("vm", "train").at_present_load().trace
+        assert (trace.expected[trace.kind == 0] > 0).all()
+        assert train.main(["--problem", "vm", "--algorithm", "default", "--seed", "0"]) == 0
+        assert export.main(["--problem", "vm"]) == 0
+        checked = bundle.check(bundle.read(paths.BUNDLES / "vm"))
+        assert [one.name for one in checked.models] == ["lifetime"]
+        assert evaluate.main(["--problem", "vm"]) == 0
+        assert gate.main(["--problem", "vm"]) == 0
+    finally:
+        shutil.rmtree(paths.MODELS / "vm", ignore_errors=True)
 
 
 @pytest.mark.parametrize("problem", problems.names())
