@@ -15,7 +15,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from placement import service
-from placement.api import bodies, clusters, extender, health, jobs, looking, openapi, page, place, policies, trying
+from placement.api import (
+    bodies,
+    clusters,
+    extender,
+    health,
+    jobs,
+    looking,
+    models,
+    openapi,
+    page,
+    place,
+    policies,
+    trying,
+)
 from placement.api.routes import Shortcut
 from placement.errors import PlaceRefusedError, PushRefusedError
 from placement.over_time import OverTime
@@ -33,6 +46,7 @@ DESCRIBED = (
     *extender.group.routes,
     *policies.group.routes,
     *trying.group.routes,
+    *models.group.routes,
     *jobs.group.routes,
     *looking.group.routes,
     *health.group.routes,

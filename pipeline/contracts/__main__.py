@@ -10,7 +10,7 @@ import msgspec
 
 from pipeline.contracts import evaluation, gate, raw, shadow, windows
 from wire.command import Verb
-from wire.contracts import bundle, decision, feature_spec, place, policies, record, replay, sample, snapshot
+from wire.contracts import bundle, decision, feature_spec, models, place, policies, record, replay, sample, snapshot
 from wire.errors import run_cli
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "contracts"
@@ -20,6 +20,8 @@ DOCUMENTS: dict[str, type[msgspec.Struct]] = {
     "bundle-manifest": bundle.Manifest,
     "place-request": place.PlaceRequest,
     "place-response": place.PlaceResponse,
+    "model-request": models.ModelRequest,
+    "model-response": models.ModelResponse,
     "policies": policies.Policies,
     "flipped": policies.Flipped,
     "refusal": policies.Refusal,
