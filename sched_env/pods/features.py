@@ -1,8 +1,8 @@
 """What a policy sees of ``pods``: one row for each node, as it would be with the offered pod on it.
 
-Use is described by how it went in the window: mean, 95th percentile, maximum and change (last - first). Statistics of
-node and pod are added up, which is exact for a mean over as many positions and from above for the others. The
-functions below are row-wise: scalars inside kernels, columns in the service, the same bits both ways.
+Use is described by how it went in the window: mean, 95th percentile, maximum and change (last - first), and by
+the mean that is expected of the next window. Statistics of node and pod are added up, which is exact for a mean over as
+many positions and from above for the others. The functions below are row-wise: scalars inside kernels, columns in the service, the same bits both ways.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,6 +37,8 @@ STATE_FIELDS: Fields = {
     "mem_deployed": ("GiB", 0.0),  # memory requests of the node's pods
     "pods": ("count", 0.0),
     "active": ("flag", 1.0),  # up, not cordoned, and of the pod's cluster; else pods may stay there, not come
+    "cpu_forecast": ("cores", np.nan),  # mean use expected of the next window; NaN: this window's mean again
+    "mem_forecast": ("GiB", np.nan),
     "penalty": ("ratio", np.nan),  # of the cluster in the window if the pod were here, for best_single_move
 }
 """Raw fields of a node: unit and the default when the live source has none."""
@@ -47,6 +50,8 @@ REQUEST_FIELDS: Fields = {
     "moves_left": ("count", 1.0),  # of the window's migration budget
     "pod_limit": ("count", 110.0),  # Kubernetes' own
     "price_per_move": ("USD", 0.0),
+    "cpu_forecast": ("cores", np.nan),  # as of a node, of the pod alone
+    "mem_forecast": ("GiB", np.nan),
 }
 """Raw fields of the offered pod and the limits of a move."""
 
@@ -60,9 +65,10 @@ _AFTER = tuple(
         ("change", f"last - first sample of (nodes + pods).{resource} in the window / capacity", True),
     )
 )
+_EXPECTED = "the bundle's model forecast:"
 SPEC = FeatureSpec(
     problem="pods",
-    version=1,
+    version=2,
     candidate=(
         Feature("cpu_capacity", "cores", 64.0, "nodes.cpu_capacity_cores", 4.0),
         Feature("mem_capacity", "GiB", 64.0, "nodes.mem_capacity_gib", 16.0),
@@ -72,6 +78,8 @@ SPEC = FeatureSpec(
         Feature("cpu_shares_after", "ratio", 1.0, "(nodes.cpu_requested_cores + request) / capacity", 0.0),
         Feature("mem_after", "ratio", 1.0, "(nodes.mem_requested_gib + request) / capacity", 0.0),
         *_AFTER,
+        Feature("cpu_forecast_after", "ratio", 1.0, f"{_EXPECTED} cpu / capacity", 0.0, True),
+        Feature("mem_forecast_after", "ratio", 1.0, f"{_EXPECTED} memory / capacity", 0.0, True),
     ),
     request=(
         Feature("cpu", "cores", 8.0, "pods.cpu_request_cores", 1.0),
@@ -83,8 +91,12 @@ SPEC = FeatureSpec(
         ),
         Feature("moves_left", "count", 8.0, "the migrator's budget", 1.0),
         Feature("price_per_move", "USD", 0.1, "the migrator's settings", 0.0, True),
+        Feature("cpu_forecast", "cores", 8.0, f"{_EXPECTED} cpu", 0.0, True),
+        Feature("mem_forecast", "GiB", 8.0, f"{_EXPECTED} memory", 0.0, True),
     ),
 )
+BEFORE = msgspec.structs.replace(SPEC, version=1, candidate=SPEC.candidate[:-2], request=SPEC.request[:-2])
+"""The spec before this one: without forecasts."""
 
 
 def after(value: Any, added: Any, moved: Any, inverse: Any) -> Any:
@@ -117,7 +129,9 @@ def complete(
     for resource in ("cpu", "mem"):
         for each in (node, pod):
             each[f"{resource}_change"] = each[f"{resource}_last"] - each[f"{resource}_first"]
-        for name in ("mean", "p95", "max", "change"):
+            mean, forecast = each[f"{resource}_mean"], each[f"{resource}_forecast"]
+            each[f"{resource}_forecast"] = np.where(np.isnan(forecast), mean, forecast)
+        for name in ("mean", "p95", "max", "change", "forecast"):
             use = f"{resource}_{name}"
             node[f"{use}_after"] = after(node[use], pod[use], moved, inverse[resource])
     node["cpu_shares_after"] = after(node["cpu_shares"], pod["cpu"], moved, inverse["cpu"])

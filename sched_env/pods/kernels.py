@@ -16,6 +16,7 @@ from sched_env.pods.state import (
     ALL_UNDER,
     ALL_UNMET,
     COST,
+    CPU_FORECAST,
     CPU_INVERSE,
     CPU_REQUEST,
     CPU_SHARES,
@@ -26,6 +27,7 @@ from sched_env.pods.state import (
     MEM,
     MEM_CHANGE,
     MEM_DEPLOYED,
+    MEM_FORECAST,
     MEM_INVERSE,
     MEM_MEAN,
     MEM_REQUEST,
@@ -113,6 +115,7 @@ def observe(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) 
     for column in range(MEM_CHANGE + 1):
         request[2 + column] = use[column]
     request[10], request[11] = moves_left, rules.price_per_move
+    request[12], request[13] = use[CPU_FORECAST], use[MEM_FORECAST]
     fixed, nodes = cluster.nodes, state.nodes[b]
     up, domain = cluster.up[state.cursor[b, WINDOW]], cluster.pods[r, DOMAIN]
     candidates, mask = out.candidates[b], out.mask[b]
@@ -134,6 +137,8 @@ def observe(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) 
             seen[7 + column] = after(node[column], use[column], moved, cpu_inverse)
         for column in range(MEM_MEAN, MEM_CHANGE + 1):
             seen[7 + column] = after(node[column], use[column], moved, mem_inverse)
+        seen[15] = after(node[CPU_FORECAST], use[CPU_FORECAST], moved, cpu_inverse)
+        seen[16] = after(node[MEM_FORECAST], use[MEM_FORECAST], moved, mem_inverse)
     out.feasible[b] = count
     out.time_s[b] = cluster.window_s[state.cursor[b, WINDOW]] + WINDOW_S  # windows are decided at their end
 
@@ -236,7 +241,7 @@ def describe(cluster: Cluster, rules: Rules, state: State, scratch: Scratch) -> 
         state.cursor[0, WINDOW] = window
         for row in range(cluster.window_rows[window + 1] - first):
             with_pod(cluster, rules, state, scratch, 0, 0, row, 1.0)
-            for column in range(MEM_CHANGE + 1):
+            for column in range(MEM_FORECAST + 1):
                 cluster.use[first + row, column] = scratch.node[column]
 
 

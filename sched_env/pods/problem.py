@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sched_env.pods import features, heuristics
 from sched_env.pods.scenario import DeployScenario
-from sched_env.problem import LOWER, Problem, Simulation
+from sched_env.problem import LOWER, Earlier, Problem, Simulation, by_name
 
 
 def _simulation() -> Simulation:
@@ -39,5 +39,6 @@ PROBLEM = Problem(
     guardrails=lambda _: ("performance_violation_rate",),
     bound_metric=lambda _: "resource_violations",
     simulation=_simulation,
+    earlier=Earlier(features.BEFORE, by_name(features.build, features.SPEC, features.BEFORE)),
     environments={"Deploy-v0": ("sched_env.pods.env:DeployEnv", "pods/deploy")},
 )

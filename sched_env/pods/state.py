@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.pods.counting import INSTANT_S, demand, grained
+from sched_env.pods.counting import INSTANT_S, ahead, demand, grained
 from sched_env.pods.scenario import DeployScenario
 from sched_env.pods.tables import Offsets, PodTrace, offsets
 from sched_env.tables import Floats, NodeTable
@@ -17,15 +17,15 @@ CPU, MEM, CPU_INVERSE, MEM_INVERSE, PRICE = range(5)
 PREVIOUS, NODE, DOMAIN, HELD, FOLLOWING = range(5)
 """Columns of ``Cluster.pods``: the pod's row in the window before (-1: it was not there), its node by the trace, its
 cluster, whether it is never moved, and its node by the trace in the window after (-1: it is gone)."""
-CPU_REQUEST, MEM_REQUEST, CPU_DEMAND, MEM_DEMAND = range(4)
-"""Columns of ``Cluster.asks``."""
-CPU_MEAN, CPU_P95, CPU_MAX, CPU_CHANGE, MEM_MEAN, MEM_P95, MEM_MAX, MEM_CHANGE = range(8)
-"""Columns of ``Cluster.use`` and first of ``State.nodes``: how use went in the window."""
-CPU_SHARES, MEM_DEPLOYED, PODS = range(8, 11)
+CPU_REQUEST, MEM_REQUEST, CPU_DEMAND, MEM_DEMAND, CPU_AHEAD, MEM_AHEAD = range(6)
+"""Columns of ``Cluster.asks``; the last two: how much more than in this window the pod is expected to use in the next."""
+CPU_MEAN, CPU_P95, CPU_MAX, CPU_CHANGE, MEM_MEAN, MEM_P95, MEM_MAX, MEM_CHANGE, CPU_FORECAST, MEM_FORECAST = range(10)
+"""Columns of ``Cluster.use`` and first of ``State.nodes``: how use went in the window, and what mean is expected next."""
+CPU_SHARES, MEM_DEPLOYED, PODS = range(10, 13)
 """Further columns of ``State.nodes``."""
-HEAT, OVER, UNDER, POSITIONS, UNMET, CROWDED, UNOFFERED, ALL_CPU, ALL_MEM = range(9)
+HEAT, OVER, UNDER, POSITIONS, UNMET, CROWDED, UNOFFERED, ALL_CPU, ALL_MEM, MORE_CPU, MORE_MEM = range(11)
 """Columns of ``State.books``: the highest share of cpu or memory in use, what is counted, pods not offered yet, what
-all requests together demand of the window."""
+all requests together demand of the window, and how much more all pods together are expected to use in the next."""
 NEXT, OFFERED = range(2)
 """Columns of ``State.links``: the pods of a node, from the window's last row to its first; -1 ends the list."""
 WINDOW, ROW, HOT, MOVES_LEFT, STEPS, WINDOWS, OUTSIDE = range(7)
@@ -51,9 +51,9 @@ class Cluster(NamedTuple):
     up: NDArray[np.bool_]
     """[windows, N]"""
     asks: Floats
-    """[rows, 4]: what is needed of every pod in every window, apart from what is needed of the offered one."""
+    """[rows, 6]: what is needed of every pod in every window, apart from what is needed of the offered one."""
     use: Floats
-    """[rows, 8]: of the pod alone."""
+    """[rows, 10]: of the pod alone."""
     row_requests: Offsets
     demands: Floats
     """[requests x 2]: cores and GiB while a request runs, in turn."""
@@ -104,9 +104,9 @@ class State(NamedTuple):
     links: NDArray[np.int32]
     """[B, L, 2]"""
     nodes: Floats
-    """[B, N, 11]: what observations need."""
+    """[B, N, 13]: what observations need."""
     books: Floats
-    """[B, N, 9]: what is counted."""
+    """[B, N, 11]: what is counted."""
     loads: Floats
     """[B, N, K x 2]: cpu and memory by position, in turn (with ``serial``); K is the most requests of a pod."""
     counts: NDArray[np.int16]
@@ -125,9 +125,9 @@ class Scratch(NamedTuple):
     numbers: NDArray[np.int32]
     """[M]"""
     node: Floats
-    """[11]: a node of ``State.nodes`` as it would be."""
+    """[13]: a node of ``State.nodes`` as it would be."""
     book: Floats
-    """[9]: the same of ``State.books``."""
+    """[11]: the same of ``State.books``."""
 
 
 def prepared(trace: PodTrace, table: NodeTable) -> tuple[PodTrace, NDArray[np.int64]]:
@@ -163,6 +163,8 @@ def prepared(trace: PodTrace, table: NodeTable) -> tuple[PodTrace, NDArray[np.in
         held=trace.held[order],
         domain=trace.domain[order],
         up=trace.up,
+        cpu_forecast=trace.cpu_forecast[order],
+        mem_forecast=trace.mem_forecast[order],
     )
     return ready, order
 
@@ -196,7 +198,7 @@ def cluster_of(trace: PodTrace, table: NodeTable) -> Cluster:
         domain=table.domain,
         up=np.ascontiguousarray(trace.up) if trace.up.size else np.ones((len(trace), len(table)), np.bool_),
         asks=_asks_of(trace, served),
-        use=np.zeros((trace.pod.size, 8)),  # by ``kernels.describe``
+        use=np.zeros((trace.pod.size, 10)),  # by ``kernels.describe``
         row_requests=np.array(trace.row_requests),
         demands=np.stack([trace.cpu, trace.mem], axis=1).ravel(),
         served=served,
@@ -226,11 +228,13 @@ def _request_spans(trace: PodTrace) -> list[tuple[int, int]]:
 
 def _asks_of(trace: PodTrace, served: Floats) -> Floats:
     count = trace.pod.size
-    asks = np.zeros((count, 4))
+    asks = np.zeros((count, 6))
     asks[:, CPU_REQUEST], asks[:, MEM_REQUEST] = trace.cpu_request, trace.mem_request
     of_row = np.repeat(np.arange(count), np.diff(trace.row_requests))
     asks[:, CPU_DEMAND] = np.bincount(of_row, served[:, CPU], count)
     asks[:, MEM_DEMAND] = np.bincount(of_row, served[:, MEM], count)
+    asks[:, CPU_AHEAD] = ahead(trace.cpu_forecast, trace.cpu_used)
+    asks[:, MEM_AHEAD] = ahead(trace.mem_forecast, trace.mem_used)
     return asks
 
 
@@ -264,8 +268,8 @@ def empty_state(B: int, N: int, trace: PodTrace, *, parallel: bool) -> State:
         place=np.zeros((B, 2, rows), np.int32),
         head=np.zeros((B, N), np.int32),
         links=np.zeros((B, rows, 2), np.int32),
-        nodes=np.zeros((B, N, 11)),
-        books=np.zeros((B, N, 9)),
+        nodes=np.zeros((B, N, 13)),
+        books=np.zeros((B, N, 11)),
         loads=np.zeros((B, N, 2 * most)),
         counts=np.zeros((B, N, most + 1), np.int16),
         totals=np.zeros((B, 11)),
@@ -279,6 +283,6 @@ def scratch_of(trace: PodTrace) -> Scratch:
         load=np.zeros(2 * most),
         ordered=np.zeros(most),
         numbers=np.zeros(most, np.int32),
-        node=np.zeros(11),
-        book=np.zeros(9),
+        node=np.zeros(13),
+        book=np.zeros(11),
     )

@@ -17,6 +17,7 @@ Numbers = NDArray[np.int32]
 Offsets = NDArray[np.int64]
 
 _ROW_FLOATS = ("cpu_request", "mem_request", "cpu_used", "mem_used")
+_FORECASTS = ("cpu_forecast", "mem_forecast")
 _REQUEST_FLOATS = ("arrival_offset_s", "duration_s", "cpu", "mem")
 
 
@@ -57,6 +58,9 @@ class PodTrace:
     """Cluster of the pod, as ``NodeTable.domain``; left out: one cluster."""
     up: NDArray[np.bool_] = field(default_factory=lambda: np.empty((0, 0), np.bool_))
     """[windows, nodes]: which nodes take pods in a window, beside those they have; left out: all."""
+    cpu_forecast: Floats = field(default_factory=lambda: np.empty(0))
+    """What was expected, at the end of this window, of ``cpu_used`` in the next one; left out: the same again."""
+    mem_forecast: Floats = field(default_factory=lambda: np.empty(0))
 
     def __post_init__(self) -> None:
         """Coerce the columns (mapped ones stay mapped) and refuse what the kernels cannot replay."""
@@ -64,6 +68,9 @@ class PodTrace:
         for name in ("held", "domain"):
             if not np.size(getattr(self, name)):
                 object.__setattr__(self, name, np.zeros(rows, np.bool_ if name == "held" else np.int32))
+        for name in _FORECASTS:
+            if not np.size(getattr(self, name)):
+                object.__setattr__(self, name, getattr(self, name.replace("forecast", "used")))
         if self.up.shape[0] not in (0, int(np.size(self.window_s))):
             raise TraceError(f"PodTrace.up has {self.up.shape[0]} windows", f"{np.size(self.window_s)}, or none")
         shapes: dict[str, tuple[type, int]] = {
@@ -74,7 +81,7 @@ class PodTrace:
             "held": (np.bool_, rows),
             "domain": (np.int32, rows),
             "row_requests": (np.int64, rows + 1),
-            **dict.fromkeys(_ROW_FLOATS, (np.float64, rows)),
+            **dict.fromkeys((*_ROW_FLOATS, *_FORECASTS), (np.float64, rows)),
             **dict.fromkeys(_REQUEST_FLOATS, (np.float64, requests)),
         }
         for name, (dtype, size) in shapes.items():
@@ -91,7 +98,7 @@ class PodTrace:
         _check_offsets("row_requests", self.row_requests, requests)
         _check_range("pod", self.pod, 0, len(self.pod_names) - 1)
         _check_range("node", self.node, -1, np.inf)
-        for name in (*_ROW_FLOATS, *_REQUEST_FLOATS):
+        for name in (*_ROW_FLOATS, *_FORECASTS, *_REQUEST_FLOATS):
             _check_range(name, getattr(self, name), 0.0, np.finfo(np.float64).max)
         window = np.repeat(np.arange(len(self)), np.diff(self.window_rows))
         if np.unique(window * len(self.pod_names) + self.pod).size != rows:
@@ -104,7 +111,7 @@ class PodTrace:
         """Return windows ``start:stop`` as a trace of their own; names and node numbers are kept."""
         rows = slice(int(self.window_rows[start]), int(self.window_rows[stop]))
         requests = slice(int(self.row_requests[rows.start]), int(self.row_requests[rows.stop]))
-        columns = ("pod", "node", "held", "domain", *_ROW_FLOATS)
+        columns = ("pod", "node", "held", "domain", *_ROW_FLOATS, *_FORECASTS)
         cut: dict[str, Any] = {name: getattr(self, name)[rows] for name in columns}
         cut |= {name: getattr(self, name)[requests] for name in _REQUEST_FLOATS}
         return PodTrace(

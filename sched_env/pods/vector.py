@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sched_env.occupancy import Choice, Layout, Present, present
 from sched_env.pods import batch as rules
 from sched_env.pods import kernels
-from sched_env.pods.counting import loads, requests_of, statistics
+from sched_env.pods.counting import ahead, expected, loads, requests_of, statistics
 from sched_env.pods.features import STATISTICS
 from sched_env.pods.scenario import DeployScenario
 from sched_env.pods.state import (
@@ -93,6 +93,10 @@ class DeployVectorEnv(PlacementVectorEnv):
         self.trace, self.table = trace, nodes
         self.asked = asked[rows]
         """[rows, 2]: cpu and memory requests as they were given, to the digit; the kernels' are rounded to grains."""
+        self.more = {
+            name: ahead(getattr(trace, f"{name}_forecast"), getattr(trace, f"{name}_used")) for name in ("cpu", "mem")
+        }
+        """How much more than in its window each row's pod is expected to use in the next."""
         self.rules = rules_of(scenario)
         self.cluster = cluster_of(trace, nodes)
         self.state = empty_state(num_envs, len(nodes), trace, parallel=self.rules.parallel)
@@ -204,6 +208,8 @@ class DeployVectorEnv(PlacementVectorEnv):
             "active": (self.cluster.up[window] & (table.domain == trace.domain[offered])).astype(np.float64),
             "penalty": np.empty(len(table)),
         }
+        for resource, more in self.more.items():
+            candidates[f"{resource}_forecast"] = expected(candidates[f"{resource}_mean"], added_up(more))
         rules.penalties(*self.arguments, b, candidates["penalty"])
         request = {
             "cpu": float(trace.cpu_request[offered]),
@@ -213,6 +219,8 @@ class DeployVectorEnv(PlacementVectorEnv):
             "pod_limit": self.rules.pod_limit,
             "price_per_move": self.rules.price_per_move,
         }
+        for resource, more in self.more.items():
+            request[f"{resource}_forecast"] = float(expected(request[f"{resource}_mean"], more[offered]))
         return candidates, request
 
     def _use(self, rows: list[int]) -> list[float]:
