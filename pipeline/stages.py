@@ -29,6 +29,7 @@ ENTRY_POINTS: Mapping[str, str] = {
     "validate": "pipeline.validate.__main__",
     "calibrate": "pipeline.calibrate.__main__",
     "runtime_model": "pipeline.runtime_model.__main__",
+    "forecast": "pipeline.forecast.__main__",
     "train": "pipeline.train",
     "export": "pipeline.export",
     "evaluate": "pipeline.evaluate",

@@ -21,6 +21,7 @@ from placement.kube.eligible import eligible
 from placement.kube.movable import why_not
 from placement.kube.objects import GIB, Node, Pod
 from placement.kube.spread import Neighbours
+from sched_env.pods.counting import ahead, expected
 from sched_env.pods.features import FIT_TOLERANCE, STATISTICS
 from wire.contracts.place import PlacementRequest
 
@@ -94,6 +95,7 @@ def make(
     ask: Ask,
     stays: Callable[[Pod], str | None],
     prices: Callable[[Node], float],
+    foreseen: Mapping[str, Series] | None = None,
 ) -> Plan:
     """Decide one window.
 
@@ -105,8 +107,9 @@ def make(
         ask: The policy.
         stays: Says why a pod stays, beside what :func:`~placement.kube.movable.why_not` says: age, cool-down.
         prices: USD/hour of a node.
+        foreseen: Cores and GiB of the next window, by pod; without them the policy takes the last window for the next.
     """
-    window = _Window(nodes, pods, usage, prices)
+    window = _Window(nodes, pods, usage, prices, foreseen or {})
     plan = Plan(window.stressed(settings.threshold))
     budget = min(max(1, int(settings.budget * len(pods))), settings.most_moves)
     neighbours = Neighbours(nodes, pods)
@@ -146,7 +149,14 @@ def make(
 class _Window:
     """Nodes as rows: capacity, use at each position, requests."""
 
-    def __init__(self, nodes: list[Node], pods: list[Pod], usage: Measured, prices: Callable[[Node], float]) -> None:
+    def __init__(
+        self,
+        nodes: list[Node],
+        pods: list[Pod],
+        usage: Measured,
+        prices: Callable[[Node], float],
+        foreseen: Mapping[str, Series],
+    ) -> None:
         self._nodes = [node for node in nodes if node.resource("cpu") > 0.0 and node.resource("memory") > 0.0]
         self.names = [node.metadata.name for node in self._nodes]
         self._row = {name: row for row, name in enumerate(self.names)}
@@ -160,6 +170,10 @@ class _Window:
         self._requested, self._count = np.zeros((size, 2)), np.zeros(size)
         self._pods: dict[str, tuple[Pod, int]] = {}
         self._series: dict[str, NDArray[np.float64] | None] = {}
+        self._foreseen = bool(foreseen)
+        self._more: dict[str, Series] = {}
+        """Pod -> how much more than in this window it is expected to use in the next."""
+        self._all_more = np.zeros((size, 2))
         for pod in pods:
             row = self._row.get(pod.spec.node_name)
             if row is None:
@@ -168,6 +182,9 @@ class _Window:
             self._pods[uid] = (pod, row)
             cpu, mem = usage.get("pod_cpu", pod.key), usage.get("pod_mem", pod.key)
             self._series[uid] = None if cpu is None or mem is None else np.stack([cpu, mem])
+            self._more[uid] = np.zeros(2)
+            if cpu is not None and mem is not None and pod.key in foreseen:
+                self._more[uid] = ahead(foreseen[pod.key], np.array([cpu.mean(), mem.mean()]))
             self._add(row, uid, 1.0)
         self._known = self._measure(usage)
         self._begun = ""
@@ -187,6 +204,7 @@ class _Window:
         pod, series = self._pods[uid][0], self._series[uid]
         if series is not None:
             self._used[row] = np.maximum(self._used[row] + sign * series, 0.0)
+        self._all_more[row] += sign * self._more[uid]
         self._requested[row] += sign * _requests(pod)
         self._count[row] += sign
 
@@ -268,6 +286,8 @@ class _Window:
         }
         for place, resource in enumerate(("cpu", "mem")):
             found |= {f"{resource}_{name}": value for name, value in _statistics(self._used[:, place]).items()}
+            if self._foreseen:
+                found[f"{resource}_forecast"] = expected(found[f"{resource}_mean"], self._all_more[:, place])
         return found
 
     def request(self, pod: Pod, moves_left: int, settings: MigratorSettings) -> PlacementRequest:
@@ -284,6 +304,9 @@ class _Window:
         for place, resource in enumerate(("cpu", "mem")):
             for name, value in _statistics(series[place][np.newaxis]).items():
                 fields[f"{resource}_{name}"] = float(value[0])
+            if self._foreseen:
+                more = self._more[pod.metadata.uid][place]
+                fields[f"{resource}_forecast"] = float(expected(fields[f"{resource}_mean"], more))
         return PlacementRequest(pod.key[:253], fields)
 
 

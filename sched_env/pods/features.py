@@ -1,8 +1,9 @@
 """What a policy sees of ``pods``: one row for each node, as it would be with the offered pod on it.
 
-Use is described by how it went in the window: mean, 95th percentile, maximum and change (last - first), and by
-the mean that is expected of the next window. Statistics of node and pod are added up, which is exact for a mean over as
-many positions and from above for the others. The functions below are row-wise: scalars inside kernels, columns in the service, the same bits both ways.
+Use is described by how it went in the window: mean, 95th percentile, maximum and change (last - first), and by the mean
+that is expected of the next window. Statistics of node and pod are added up, which is exact for a mean over as many
+positions and from above for the others. The functions below are row-wise: scalars inside kernels, columns in the
+service, the same bits both ways.
 """
 
 from __future__ import annotations
@@ -123,14 +124,14 @@ def complete(
 ) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
     """Return both mappings as float64 with the defaults of what was left out, and what follows from them."""
     node: dict[str, Any] = dict(zip(STATE_FIELDS, columns(STATE_FIELDS, candidates), strict=True))
-    pod = dict(zip(REQUEST_FIELDS, scalars(REQUEST_FIELDS, request), strict=True))
+    pod: dict[str, Any] = dict(zip(REQUEST_FIELDS, scalars(REQUEST_FIELDS, request), strict=True))
     moved = 1.0 - node["here"]
     inverse = {"cpu": 1.0 / node["cpu_capacity"], "mem": 1.0 / node["mem_capacity"]}
     for resource in ("cpu", "mem"):
         for each in (node, pod):
             each[f"{resource}_change"] = each[f"{resource}_last"] - each[f"{resource}_first"]
             mean, forecast = each[f"{resource}_mean"], each[f"{resource}_forecast"]
-            each[f"{resource}_forecast"] = np.where(np.isnan(forecast), mean, forecast)
+            each[f"{resource}_forecast"] = np.where(np.isnan(forecast), mean, forecast)[()]  # of a scalar a scalar
         for name in ("mean", "p95", "max", "change", "forecast"):
             use = f"{resource}_{name}"
             node[f"{use}_after"] = after(node[use], pod[use], moved, inverse[resource])

@@ -27,8 +27,8 @@ RATES = (0.3, 0.5, 0.7)
 SMOOTHED = 36
 """Windows (three hours) that are smoothed over: of the slowest rate, a millionth lies before them."""
 KNOWN = ("last", *(f"smoothed_{rate:g}" for rate in RATES), "so_far", "day_before")
-"""Of each resource. ``so_far`` is the mean of the last day, or of what there is of it; ``day_before`` is the window a day
-before the one to come, or the last one where that is not known."""
+"""Of each resource. ``so_far`` is the mean of the last day, or of what there is of it; ``day_before`` is the window a
+day before the one to come, or the last one where that is not known."""
 RESOURCES = (("cpu", "cores"), ("mem", "GiB"))
 COLUMNS = tuple(Column(f"{resource}_{name}", unit) for resource, unit in RESOURCES for name in KNOWN)
 SPEC = ModelSpec(

@@ -18,9 +18,9 @@ PREVIOUS, NODE, DOMAIN, HELD, FOLLOWING = range(5)
 """Columns of ``Cluster.pods``: the pod's row in the window before (-1: it was not there), its node by the trace, its
 cluster, whether it is never moved, and its node by the trace in the window after (-1: it is gone)."""
 CPU_REQUEST, MEM_REQUEST, CPU_DEMAND, MEM_DEMAND, CPU_AHEAD, MEM_AHEAD = range(6)
-"""Columns of ``Cluster.asks``; the last two: how much more than in this window the pod is expected to use in the next."""
+"""Columns of ``Cluster.asks``; the last two: how much more than in this window is expected of the pod in the next."""
 CPU_MEAN, CPU_P95, CPU_MAX, CPU_CHANGE, MEM_MEAN, MEM_P95, MEM_MAX, MEM_CHANGE, CPU_FORECAST, MEM_FORECAST = range(10)
-"""Columns of ``Cluster.use`` and first of ``State.nodes``: how use went in the window, and what mean is expected next."""
+"""Columns of ``Cluster.use`` and first of ``State.nodes``: how use went in the window, and the mean expected next."""
 CPU_SHARES, MEM_DEPLOYED, PODS = range(10, 13)
 """Further columns of ``State.nodes``."""
 HEAT, OVER, UNDER, POSITIONS, UNMET, CROWDED, UNOFFERED, ALL_CPU, ALL_MEM, MORE_CPU, MORE_MEM = range(11)
