@@ -16,7 +16,8 @@ from sched_env.pods.forecast import KNOWN, RESOURCES, rows_of
 
 Floats = NDArray[np.float64]
 LAST, LINEAR = "last", "linear"
-METHODS = (*KNOWN, LINEAR)
+METHODS = (*KNOWN[:-1], LINEAR)
+"""How use went on a day before is nothing by itself: its end is a method, its beginning is for the linear one."""
 MOST_ROWS = 2_000_000
 """Rows that are looked at: of more, every so many windows are taken."""
 
@@ -52,7 +53,7 @@ def asked(use: Floats, first: int = 0) -> Asked:
 def weights(train: Asked) -> dict[str, Floats]:
     """Return [2, known] of every method; the linear one by least squares on these rows."""
     fixed = np.eye(len(KNOWN))
-    found = {name: np.tile(fixed[column], (len(RESOURCES), 1)) for column, name in enumerate(KNOWN)}
+    found = {name: np.tile(fixed[KNOWN.index(name)], (len(RESOURCES), 1)) for name in METHODS[:-1]}
     fitted = [np.linalg.lstsq(train.known[:, k], train.truth[:, k])[0] for k in range(len(RESOURCES))]
     return found | {LINEAR: np.stack(fitted)}
 

@@ -21,14 +21,16 @@ NAME: ModelName = "forecast"
 ROWS, EXPECTED = "rows", "expected"
 """Names of the graph's input and output."""
 DAY = 86_400 // WINDOW_SECONDS
-"""Windows that are looked back at: the first of them is a day before the one to come."""
+LOOKED_BACK = DAY + 1
+"""Windows that are looked back at: the first of them is a day before the present one, the second before the next."""
 RATES = (0.3, 0.5, 0.7)
 """Weight of the newest window in what is smoothed."""
 SMOOTHED = 36
 """Windows (three hours) that are smoothed over: of the slowest rate, a millionth lies before them."""
-KNOWN = ("last", *(f"smoothed_{rate:g}" for rate in RATES), "so_far", "day_before")
+KNOWN = ("last", *(f"smoothed_{rate:g}" for rate in RATES), "so_far", "day_before", "last_day_before")
 """Of each resource. ``so_far`` is the mean of the last day, or of what there is of it; ``day_before`` is the window a
-day before the one to come, or the last one where that is not known."""
+day before the one to come and ``last_day_before`` the one a day before the last, or both the last where either is not
+known: their difference is how use went on then."""
 RESOURCES = (("cpu", "cores"), ("mem", "GiB"))
 COLUMNS = tuple(Column(f"{resource}_{name}", unit) for resource, unit in RESOURCES for name in KNOWN)
 SPEC = ModelSpec(
@@ -53,26 +55,27 @@ def rows(use: Floats, first: int = 0) -> NDArray[np.float32]:
         use: [windows, pods, 2] mean cores and GiB, in order of time without gaps; NaN where a pod was not there.
         first: Index of the first window that is asked about; those before it are what is looked back at.
     """
-    asked, stop = len(use) - first, DAY + len(use)
+    asked, stop = len(use) - first, LOOKED_BACK + len(use)
     # In whole grains sums are exact: a running sum over a trace and the sum of one day are the same bits.
-    padded = np.concatenate([np.full((DAY, *use.shape[1:]), np.nan), grained(use)])
+    padded = np.concatenate([np.full((LOOKED_BACK, *use.shape[1:]), np.nan), grained(use)])
     found = np.empty((asked, use.shape[1], len(RESOURCES), len(KNOWN)))
-    last = padded[DAY + first :]
+    last = padded[LOOKED_BACK + first :]
     found[..., 0] = last
     for column, rate in enumerate(RATES, start=1):
         smooth = np.full_like(last, np.nan)
         for back in range(SMOOTHED - 1, -1, -1):
-            then = padded[DAY + first - back : stop - back]
+            then = padded[LOOKED_BACK + first - back : stop - back]
             moved = np.where(np.isnan(then), smooth, smooth + rate * (then - smooth))
             smooth = np.where(np.isnan(smooth), then, moved)
         found[..., column] = smooth
     there = ~np.isnan(padded)
     total, count = (np.cumsum(values, axis=0) for values in (np.where(there, padded, 0.0), there))
-    ends, begins = slice(DAY + first, stop), slice(first, first + asked)
+    ends, begins = slice(LOOKED_BACK + first, stop), slice(first + 1, first + 1 + asked)
     with np.errstate(invalid="ignore"):  # a pod that was never there is not asked about
-        found[..., -2] = (total[ends] - total[begins]) / (count[ends] - count[begins])
-    before = padded[first + 1 : first + 1 + asked]
-    found[..., -1] = np.where(np.isnan(before), last, before)
+        found[..., -3] = (total[ends] - total[begins]) / (count[ends] - count[begins])
+    next_then, last_then = (padded[first + ahead : first + ahead + asked] for ahead in (2, 1))
+    both = there[first + 2 : first + 2 + asked] & there[first + 1 : first + 1 + asked]
+    found[..., -2], found[..., -1] = np.where(both, next_then, last), np.where(both, last_then, last)
     return found.reshape(asked, use.shape[1], len(COLUMNS)).astype(np.float32)
 
 
