@@ -31,7 +31,7 @@ from sched_env import scenarios
 from sched_env.pods import forecast, public, synthetic
 from sched_env.pods.features import SPEC
 from sched_env.pods.tables import WINDOW_S, PodTrace
-from sched_env.rollout import run_episodes
+from sched_env.rollout import Policy, run_episodes
 from sched_env.tables import NodeTable
 from wire.errors import run_cli
 
@@ -121,11 +121,11 @@ def placed(trace: Trace, foreseen: Trace) -> dict[str, Any]:
     if not rows.size:
         return {"episodes": 0}
     rows = np.unique(rows[np.linspace(0, rows.size - 1, min(EPISODES, rows.size)).astype(np.int64)])
-    runs = {}
-    for name, one, rule in (
-        ("forecast", ours, coolest), ("last window", theirs, coolest), ("hottest_to_coolest", theirs, "hottest_to_coolest"),
-    ):  # fmt: skip
-        runs[name] = run_episodes(scenario, rule, rows, trace=one)
+    beside = "hottest_to_coolest"
+    ways: dict[str, tuple[Policy, Trace]] = {
+        "forecast": (coolest, ours), "last window": (coolest, theirs), beside: (beside, theirs),
+    }  # fmt: skip
+    runs = {name: run_episodes(scenario, rule, rows, trace=one) for name, (rule, one) in ways.items()}
     numbers = {
         name: {key: float(np.mean([sheet[key] for sheet in sheets])) for key in ("resource_violations", "migrations")}
         for name, sheets in runs.items()

@@ -19,7 +19,7 @@ from urllib3.exceptions import HTTPError
 
 from placement.kube.objects import Pod
 from placement.kube.plan import Measured, Series
-from sched_env.pods.forecast import DAY, rows
+from sched_env.pods.forecast import LOOKED_BACK, rows
 from wire.contracts.window import WINDOW_SECONDS
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Past:
     def __init__(self, foresee: Foresee, wall: Callable[[], float] = time.time) -> None:
         self._foresee, self._wall = foresee, wall
         self._column: dict[str, int] = {}
-        self._use = np.empty((DAY, 0, 2))
+        self._use = np.empty((LOOKED_BACK, 0, 2))
         self._window = 0
         self._told = False
 
@@ -68,18 +68,18 @@ class Past:
         return {} if said is None else dict(zip(now, said, strict=True))
 
     def _ask(self, known: list[int]) -> Series | None:
-        return self._foresee(rows(self._use[:, known], DAY - 1)[0]) if known else None
+        return self._foresee(rows(self._use[:, known], LOOKED_BACK - 1)[0]) if known else None
 
     def _take(self, keys: list[str], now: Mapping[str, tuple[float, float]]) -> None:
         """Move on to the present window, with the pods that are there."""
         window = round(self._wall() / WINDOW_SECONDS)
         passed, self._window = window - self._window, window
         column = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        use = np.full((DAY, len(column), 2), np.nan)
-        if 0 <= passed < DAY:
+        use = np.full((LOOKED_BACK, len(column), 2), np.nan)
+        if 0 <= passed < LOOKED_BACK:
             stay = [key for key in column if key in self._column]
             before, after = ([each[key] for key in stay] for each in (self._column, column))
-            use[: DAY - passed, after] = self._use[passed:, before]
+            use[: LOOKED_BACK - passed, after] = self._use[passed:, before]
         else:  # just started, or a clock that jumped
             self._told = False
         for key, amounts in now.items():
@@ -89,7 +89,7 @@ class Past:
     def _recall(self, usage: Remembered) -> bool:
         """Take from Prometheus what is not known of the windows before."""
         try:
-            told = [usage.day(name, DAY - 1) for name in QUERIES]
+            told = [usage.day(name, LOOKED_BACK - 1) for name in QUERIES]
         except (HTTPError, msgspec.MsgspecError, OSError, ValueError) as error:
             log.warning("the day before is not known: %s", str(error).split("\n")[0][:200])
             return False

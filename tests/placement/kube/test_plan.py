@@ -210,7 +210,7 @@ def test_neighbours_that_must_be_far_or_near_and_even_spread() -> None:
 
 
 def test_an_offer_looks_to_the_policy_as_it_does_in_training() -> None:
-    """Fields are those of the problem, all of them but the exact penalty, and the statistics are its statistics."""
+    """Fields are those of the problem, all of them but the exact penalty and what nobody has foreseen."""
     seen: list[tuple[dict[str, Any], dict[str, float]]] = []
 
     def look(names: list[str], columns: Mapping[str, Any], request: Any) -> Answer:
@@ -227,8 +227,9 @@ def test_an_offer_looks_to_the_policy_as_it_does_in_training() -> None:
 
     plan([node("a"), node("b"), node("c")], pods, Rising(used(pods, 0.9)._pods, used(pods, 0.9)._nodes), look)
     columns, fields = seen[0]
-    assert columns.keys() == features.STATE_FIELDS.keys() - {"penalty"}
-    assert fields.keys() == features.REQUEST_FIELDS.keys()
+    forecasts = {"cpu_forecast", "mem_forecast"}
+    assert columns.keys() == features.STATE_FIELDS.keys() - {"penalty"} - forecasts
+    assert fields.keys() == features.REQUEST_FIELDS.keys() - forecasts
     assert (fields["cpu_mean"], fields["cpu_max"], fields["cpu_first"], fields["cpu_last"]) == (0.5, 1.0, 0.0, 1.0)
     assert fields["cpu_p95"] == rising[-2], "one position of 21 is above it: at most 5 %"
     assert columns["here"].tolist() == [1.0, 0.0, 0.0]
