@@ -63,6 +63,7 @@ stages:
   clean: {cmd: python stages.py clean data/windows, deps: [data/raw], outs: [data/windows]}
   validate: {cmd: python stages.py validate data/validation, deps: [data/windows], outs: [data/validation]}
   runtime_model: {cmd: python stages.py runtime_model data/models, deps: [data/validation], outs: [data/models]}
+  forecast: {cmd: python stages.py forecast data/forecast, deps: [data/validation], outs: [data/forecast]}
   calibrate:
     foreach: [functions]
     do:

@@ -17,7 +17,7 @@ stage, problem, seed = (*sys.argv[1:], "", "")[:3]
 if stage == "train" and (problem == "vm" or (problem, seed) == ("jobs", "1")):
     raise SystemExit(f"{problem} {seed} does not train")
 outs = {"ingest": "data/raw", "clean": "data/windows", "validate": "data/validation"}
-outs["runtime_model"] = "data/models/jobs"
+outs |= {"runtime_model": "data/models/jobs", "forecast": "data/models/pods"}
 out = pathlib.Path(outs.get(stage) or {
     "calibrate": f"data/calibration/{problem}", "train": f"data/policies/{problem}/ppo-{seed}",
     "export": f"data/bundles/{problem}", "evaluate": f"data/evaluation/{problem}", "gate": f"data/gate/{problem}",
@@ -35,6 +35,7 @@ stages:
   clean: {cmd: python stages.py clean, deps: [data/raw], outs: [data/windows]}
   validate: {cmd: python stages.py validate, deps: [data/windows], outs: [data/validation]}
   runtime_model: {cmd: python stages.py runtime_model, deps: [data/validation], outs: [data/models/jobs]}
+  forecast: {cmd: python stages.py forecast, deps: [data/validation], outs: [data/models/pods]}
   calibrate:
     matrix: {problem: "${problems}"}
     cmd: python stages.py calibrate ${item.problem}
