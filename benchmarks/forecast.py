@@ -57,7 +57,7 @@ def daily(seed: int) -> Trace:
     course = np.where((since < BURST_WINDOWS).any(axis=2), BUSY, CALM)
     window = np.repeat(np.arange(len(plain)), np.diff(plain.window_rows))
     function = (np.arange(window.size) - plain.window_rows[window]) % functions
-    amounts: dict[str, np.ndarray] = {}
+    amounts: dict[str, Any] = {}
     for name in ("cpu", "mem"):
         used = getattr(plain, f"{name}_used")
         level = np.zeros((len(plain), functions))
@@ -109,7 +109,7 @@ def judged(trace: Trace, folder: Path) -> tuple[dict[str, Any], Trace | None]:
 
 def coolest(candidates: np.ndarray, _request: np.ndarray, _mask: np.ndarray) -> np.ndarray:
     """Score nodes by the higher of the means that are expected of cpu and memory with the pod there."""
-    return -candidates[..., AFTER : AFTER + 2].max(axis=-1)
+    return np.asarray(-candidates[..., AFTER : AFTER + 2].max(axis=-1))
 
 
 def placed(trace: Trace, foreseen: Trace) -> dict[str, Any]:

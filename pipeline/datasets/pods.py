@@ -232,6 +232,9 @@ def believed(trace: Trace, models: Path, folder: Path, span: windows.Span) -> Tr
     window = np.repeat(pods.window_s // WINDOW_SECONDS, np.diff(pods.window_rows)).astype(np.int64) + forecast.DAY
     at = np.searchsorted(np.array(use.names), np.array(pods.pod_names))[pods.pod]
     said = forecast.expected(model, forecast.rows_of(use.mean, window, at))
+    # Calibration may have scaled what pods use; what they are expected to use goes with it.
+    measured, used = use.mean[window, at], np.stack([pods.cpu_used, pods.mem_used], axis=1)
+    said *= np.divide(used, measured, out=np.ones_like(used), where=measured > 0.0)
     return dataclasses.replace(pods, cpu_forecast=said[:, 0], mem_forecast=said[:, 1]), nodes
 
 
@@ -316,7 +319,11 @@ def scaled_demands(trace: Trace, values: list[Value]) -> Trace:
     """Let requests take so much of what they are said to take."""
     pods, nodes = trace
     gains = {value.name: value.value for value in values}
-    amounts = {name: getattr(pods, name) * gains.get(gain, 1.0) for name, gain in GAINS.items()}
+    amounts = {
+        column: getattr(pods, column) * gains.get(gain, 1.0)
+        for name, gain in GAINS.items()
+        for column in (name, f"{name}_used", f"{name}_forecast")
+    }
     return dataclasses.replace(pods, **amounts), nodes
 
 

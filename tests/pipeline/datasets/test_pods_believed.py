@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
+from pipeline.contracts.calibration import Value
 from pipeline.datasets import pod_use, pods
 from pipeline.forecast import methods, store
 from pipeline.windows import Span
@@ -92,6 +93,17 @@ def test_where_none_shipped_the_last_window_is_the_forecast(recorded, tmp_path):
     folder = recorded(use_of_two_days())
     found = believed(folder, tmp_path)
     assert found.cpu_forecast.tobytes() == found.cpu_used.tobytes()
+
+
+def test_what_calibration_finds_of_use_holds_for_what_is_expected_too(recorded, models):
+    folder = recorded(use_of_two_days())
+    gain = Value("used_share_of_demanded_cores", "", 1.5, None, None, 9, "estimated")
+    trace = pods.scaled_demands(pods.load(folder, SPAN.start, SPAN.end), [gain])
+    found, _ = pods.believed(trace, models, folder, SPAN)
+    plain = believed(folder, models)
+    np.testing.assert_allclose(found.cpu_forecast, 1.5 * plain.cpu_forecast)
+    np.testing.assert_allclose(found.cpu_used, 1.5 * plain.cpu_used)
+    np.testing.assert_array_equal(found.mem_forecast, plain.mem_forecast)
 
 
 def test_twice_the_load_is_twice_what_is_expected(recorded, models):
