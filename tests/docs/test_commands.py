@@ -37,7 +37,6 @@ NOT_RUN = {
     r"loadmaster registry (rollback|restore)\b": "needs what was promoted; tests/pipeline/registry",
     r"loadmaster mode\b": "needs a token of a service with policies; tests/placement",
     r"python -m pipeline\.(promote|push|verify_live|runtime_model)\b": "needs a run, or profiles; tests/pipeline",
-    r"python -m pipeline\.forecast\b": "needs days of windows; tests/pipeline/forecast",
     r"python -m pipeline\.registry (record-run|rollback|show|diff|lineage)\b": "needs a run; tests/pipeline/registry",
     r"python -m pipeline\.registry\.keys (trust|retire|revoke)\b": "needs the id of a key; tests/pipeline/registry",
     r"python -m pytest\b": "the suite runs them",
