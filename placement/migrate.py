@@ -33,6 +33,7 @@ from placement.kube.plan import Answer, Ask
 from placement.kube.rest import Rest
 from placement.settings import load
 from sched_env.pods import forecast
+from sched_env.pods.foresight import AHEAD
 from wire.command import Verb
 from wire.contracts.models import MOST_ROWS, ModelRequest, ModelResponse
 from wire.contracts.place import Candidate, PlacementRequest, PlaceRequest, PlaceResponse
@@ -162,7 +163,7 @@ def foreseeing(url: str) -> Foresee:
                 return None
             said += answers
         found = np.array(said, np.float64)
-        if found.shape == (len(rows), len(forecast.RESOURCES)):
+        if found.shape == (len(rows), len(AHEAD)):
             return found
         log.warning("%s answered %s numbers for %d pods", model, found.shape, len(rows))
         return None

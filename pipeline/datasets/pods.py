@@ -21,6 +21,7 @@ from pipeline.datasets.lives import is_held
 from pipeline.datasets.origins import Tally, read
 from pipeline.errors import DataError
 from sched_env.pods import forecast
+from sched_env.pods.foresight import times
 from sched_env.pods.scenario import DeployScenario
 from sched_env.pods.tables import PodTrace, offsets
 from sched_env.scenarios import Scenario
@@ -28,7 +29,7 @@ from sched_env.tables import NodeTable
 from wire.contracts.window import WINDOW_SECONDS
 
 _SIZES = ["cpu_request_cores", "mem_request_gib"]
-_ROW_AMOUNTS = ("cpu_request", "mem_request", "cpu_used", "mem_used", "cpu_forecast", "mem_forecast")
+_ROW_AMOUNTS = ("cpu_request", "mem_request", "cpu_used", "mem_used")
 AVERAGED = "averaged_over_s"
 PARTS = 5
 """Of a window, in each of which a pod asks once where use is averaged: what a scrape a minute tells."""
@@ -171,8 +172,8 @@ def times_s(trace: Trace, rows: Rows) -> NDArray[np.float64]:
 def scaled(trace: Trace, load: float) -> Trace:
     """Let every request take ``load`` times as much: requests are dealt to pods, so there is no arrival to speed up."""
     pods, nodes = trace
-    scale = ("cpu", "mem", "cpu_used", "mem_used", "cpu_forecast", "mem_forecast")
-    more = {name: getattr(pods, name) * load for name in scale}
+    more = {name: getattr(pods, name) * load for name in ("cpu", "mem", "cpu_used", "mem_used")}
+    more["forecast"] = times(pods.forecast, load, load)
     return dataclasses.replace(pods, **more), nodes
 
 
@@ -205,6 +206,7 @@ def resized(trace: Trace, scenario: Scenario, factor: float) -> tuple[Trace, Sce
         row_requests=offsets(counts),
         pod_names=tuple(f"{name}~{number}" if number else name for number in range(times) for name in pods.pod_names),
         up=pods.up[present][:, copies.source] if pods.up.size else pods.up,
+        forecast=pods.forecast[rows] if pods.forecast.size else pods.forecast,
         **cut,
     )
     return (grown, copied(nodes, copies)), scenario
@@ -234,8 +236,8 @@ def believed(trace: Trace, models: Path, folder: Path, span: windows.Span) -> Tr
     said = forecast.expected(model, forecast.rows_of(use.mean, window, at))
     # Calibration may have scaled what pods use; what they are expected to use goes with it.
     measured, used = use.mean[window, at], np.stack([pods.cpu_used, pods.mem_used], axis=1)
-    said *= np.divide(used, measured, out=np.ones_like(used), where=measured > 0.0)
-    return dataclasses.replace(pods, cpu_forecast=said[:, 0], mem_forecast=said[:, 1]), nodes
+    factor = np.divide(used, measured, out=np.ones_like(used), where=measured > 0.0)
+    return dataclasses.replace(pods, forecast=times(said, *factor.T)), nodes
 
 
 def calibrated(trace: Trace, found: Calibration) -> Trace:

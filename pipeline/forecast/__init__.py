@@ -1,1 +1,1 @@
-"""The forecast of ``pods``: what each pod is expected to use in the next window, where that can be foreseen."""
+"""The forecast of ``pods``: what each pod is expected to use soon and in an hour, and how sure that is."""

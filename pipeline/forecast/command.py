@@ -1,10 +1,11 @@
-"""What each pod will use in the next window: fit, evaluate, or do what the night asks.
+"""What each pod will use soon and in an hour, and how sure that is: fit, evaluate, or do what the night asks.
 
     python -m pipeline.forecast fit --windows data/windows --out DIR
     python -m pipeline.forecast evaluate --model DIR --windows data/windows --json
     python -m pipeline.forecast night
 
-``fit`` measures every way to foresee a window on the validation part and writes a model if one beats the last window.
+``fit`` measures every way to foresee a window on the validation part and writes a model of those that beat the last
+window; where none does, the model still says how far off the last window will be.
 ``evaluate`` asks a model, as the service would, for the test part. ``night`` fits on the run's windows, if it is about
 ``pods``.
 """
@@ -35,7 +36,6 @@ OUT = paths.MODELS / PROBLEM / "forecast"
 LOOKED_BACK = timedelta(days=1)
 LEAST_ROWS = 100
 """Pods times windows in each part, below which nothing is measured."""
-FORESEEN = "the last window is the forecast"
 
 
 def parts(folder: Path, params: Path = paths.PARAMS) -> Splits:
@@ -58,7 +58,7 @@ def seen(folder: Path, span: Span) -> Asked:
 
 
 def fit(folder: Path, out: Path, params: Path = paths.PARAMS) -> dict[str, object]:
-    """Measure, choose, judge, and write a model or why there is none; returns what was measured."""
+    """Measure, choose, judge, and write a model, or that there is too little; returns what was measured."""
     import numpy as np
 
     from pipeline.forecast import gate, methods, store
@@ -67,27 +67,26 @@ def fit(folder: Path, out: Path, params: Path = paths.PARAMS) -> dict[str, objec
     train, held = seen(folder, split.train), seen(folder, split.validation)
     rows = min(len(train.truth), len(held.truth))
     if rows < LEAST_ROWS:
-        shown: dict[str, object] = {"shipped": 0.0, "why": f"{FORESEEN}: {rows} rows of pods are too few to measure"}
+        shown: dict[str, object] = {
+            "shipped": 0.0,
+            "why": f"the last window is the forecast: {rows} rows of pods are too few to measure",
+        }
         store.write_none(out, shown)
         return shown
     ways = methods.weights(train)
     verdicts, errors = gate.judge(ways, held)
     shown = {"rows": float(len(held.truth)), "confidence": gate.CONFIDENCE}
-    for k, (resource, verdict) in enumerate(verdicts.items()):
-        shown |= {f"{resource}_{way}": float(error[k]) for way, error in errors.items()}
-        shown |= {f"{resource}_chosen": float(errors[verdict.method][k]), f"{resource}_method": verdict.method}
-        bounds = {f"{resource}_gain_lower": verdict.lower, f"{resource}_gain_upper": verdict.upper}
+    fitted = gate.chosen(ways, verdicts, train)
+    inside = methods.covered(fitted, held).ravel()
+    for k, (name, verdict) in enumerate(verdicts.items()):
+        shown |= {f"{name}_{way}": float(error[k]) for way, error in errors.items()}
+        shown |= {f"{name}_chosen": float(errors[verdict.method][k]), f"{name}_method": verdict.method}
+        bounds = {f"{name}_gain_lower": verdict.lower, f"{name}_gain_upper": verdict.upper}
         # Of too few blocks there are no bounds, and JSON has no word for infinite ones.
-        shown |= {f"{resource}_gain": verdict.gain} | {name: x for name, x in bounds.items() if np.isfinite(x)}
-    why = "; ".join(verdict.why for verdict in verdicts.values())
-    chosen = [verdict.method for verdict in verdicts.values()]
-    if set(chosen) == {methods.LAST}:
-        shown |= {"shipped": 0.0, "why": f"{FORESEEN}. {why}"}
-        store.write_none(out, shown)
-        return shown
-    shown |= {"shipped": 1.0, "why": why}
-    weight = np.stack([ways[method][k] for k, method in enumerate(chosen)])
-    store.write(out, weight, held, shown)
+        shown |= {f"{name}_gain": verdict.gain} | {bound: x for bound, x in bounds.items() if np.isfinite(x)}
+        shown[f"{name}_within_80"] = float(inside[k])
+    shown |= {"shipped": 1.0, "why": "; ".join(verdict.why for verdict in verdicts.values())}
+    store.write(out, fitted, held, shown)
     return shown
 
 
@@ -97,19 +96,23 @@ def evaluate(model: Path, folder: Path, params: Path = paths.PARAMS) -> dict[str
 
     from pipeline.datasets import pod_use
     from pipeline.errors import DataError
-    from pipeline.forecast.methods import LAST
-    from sched_env.pods.forecast import KNOWN, RESOURCES, expected
+    from pipeline.forecast.methods import COVERED, LAST
+    from sched_env.pods.forecast import HORIZONS, KNOWN, RESOURCES, expected
 
     graph = pod_use.opened(model)
     if graph is None:
         raise DataError(f"{model} has no model", "a folder in which `forecast fit` has shipped one")
     some = seen(folder, parts(folder, params).test)
     answers = expected(graph, some.known.reshape(len(some.known), -1).astype(np.float32))
-    total, found = some.truth.sum(axis=0), {}
-    for k, (resource, _) in enumerate(RESOURCES):
-        for name, said in (("forecast", answers[:, k]), (LAST, some.known[:, k, KNOWN.index(LAST)])):
-            found[f"{resource}_{name}"] = float(np.abs(said - some.truth[:, k]).sum() / total[k])
-    return found | {"rows": float(len(some.truth))}
+    answers = answers.reshape(len(answers), len(RESOURCES), 2, len(HORIZONS))
+    found = {"rows": float(len(some.truth))}
+    for k, h in np.ndindex(len(RESOURCES), len(HORIZONS)):
+        name, came = f"{RESOURCES[k][0]}_{HORIZONS[h]}", ~np.isnan(some.truth[:, k, h])
+        truth, said, spread = some.truth[came, k, h], answers[came, k, 0, h], answers[came, k, 1, h]
+        for way, foreseen in (("forecast", said), (LAST, some.known[came, k, KNOWN.index(LAST)])):
+            found[f"{name}_{way}"] = float(np.abs(foreseen - truth).sum() / truth.sum())
+        found[f"{name}_within_80"] = float((np.abs(said - truth) <= COVERED * np.sqrt(spread)).mean())
+    return found
 
 
 def night() -> dict[str, object]:
@@ -126,7 +129,7 @@ def night() -> dict[str, object]:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command line."""
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="fit|evaluate|night")
-    fitting = verbs.add_parser("fit", help="measure on windows and write a model if one beats the last window")
+    fitting = verbs.add_parser("fit", help="measure on windows and write a model")
     fitting.add_argument("--windows", type=Path, default=paths.WINDOWS, help="folder of window tables")
     fitting.add_argument("--out", type=Path, required=True, help="folder to write")
     testing = verbs.add_parser("evaluate", help="compare a model with the test part of windows")

@@ -1,4 +1,4 @@
-"""What each pod used in the windows of the last day, and what the bundle's forecast says of the next one.
+"""What each pod used in the windows of the last day, and what the bundle's forecast says of those to come.
 
 The service is asked once a cycle for all pods. Windows are kept as cycles go by; what was before the first of them
 Prometheus is asked, once, and only where there is a forecast: a migrator that starts anew knows as much as one that ran
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 QUERIES = ("pod_cpu", "pod_mem")
 
 Foresee = Callable[[NDArray[np.float32]], Series | None]
-"""Rows of pods to [pods, 2], cores and GiB of the next window; None when the service has no forecast, or no answer."""
+"""Rows of pods to [pods, 8], as ``foresight.AHEAD``; None when the service has no forecast, or no answer."""
 
 
 class Remembered(Measured, Protocol):
@@ -53,7 +53,7 @@ class Past:
         self._told = False
 
     def expected(self, pods: Sequence[Pod], usage: Remembered) -> dict[str, Series]:
-        """Return cores and GiB that each pod is expected to use; nothing where nobody foresees."""
+        """Return what is expected of each pod, as ``foresight.AHEAD``; nothing where nobody foresees."""
         now: dict[str, tuple[float, float]] = {}
         for pod in pods:
             cpu, mem = usage.get("pod_cpu", pod.key), usage.get("pod_mem", pod.key)

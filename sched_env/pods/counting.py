@@ -6,7 +6,7 @@ One node in one window.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,16 +142,6 @@ def grained(amount: Floats) -> Floats:
     """Round amounts to whole multiples of ``GRAIN``."""
     result: Floats = np.rint(amount / GRAIN) * GRAIN
     return result
-
-
-def ahead(forecast: Floats, used: Floats) -> Floats:
-    """Return how much more than in this window is expected of the next, in whole grains: sums over pods are exact."""
-    return grained(forecast - used)
-
-
-def expected(mean: Any, more: Any) -> Any:
-    """Return the mean use that is expected of the next window, never below 0."""
-    return np.maximum(mean + more, 0.0)
 
 
 def unmet(pods: Sequence[Requests], cpu: float, mem: float, cluster_cpu: float, cluster_mem: float) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What the bundle's ``forecast`` model of ``pods`` is asked of each pod: what is known of its use before the window.
+"""What the bundle's ``forecast`` model of ``pods`` is asked of each pod, and answers: its use, soon and in an hour.
 
 Everything comes from the window means of the last day, so that a source that has just started and one that has run for
 a year ask the same. Training and the live migrator use these functions; numpy and msgspec only.
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sched_env.pods.counting import grained
+from sched_env.pods.foresight import AHEAD, UNITS
 from sched_env.tables import Floats
 from wire.contracts.bundle import Column, ModelInput, ModelName, ModelSpec
 from wire.contracts.window import WINDOW_SECONDS
@@ -27,20 +28,34 @@ RATES = (0.3, 0.5, 0.7)
 """Weight of the newest window in what is smoothed."""
 SMOOTHED = 36
 """Windows (three hours) that are smoothed over: of the slowest rate, a millionth lies before them."""
-KNOWN = ("last", *(f"smoothed_{rate:g}" for rate in RATES), "so_far", "day_before", "last_day_before")
+LATER = 3600 // WINDOW_SECONDS
+"""Windows from the last to the one that is foreseen beside the next: a pod that is moved stays for hours."""
+SWING = "swing"
+KNOWN = (
+    "last", *(f"smoothed_{rate:g}" for rate in RATES), "so_far",
+    "day_before", "last_day_before", "later_day_before", SWING,
+)  # fmt: skip
 """Of each resource. ``so_far`` is the mean of the last day, or of what there is of it; ``day_before`` is the window a
 day before the one to come and ``last_day_before`` the one a day before the last, or both the last where either is not
-known: their difference is how use went on then."""
+known: their difference is how use went on then. ``later_day_before`` is the window a day before the later one, or the
+last. ``swing`` is the variance of the window means of the last day; of a few windows it is between what these say and
+a pod that swings by :data:`USUAL` of its mean."""
+USUAL, USUAL_WINDOWS = 0.3, 3
+"""What a pod is taken to swing by before anything is known of it, and how many windows that counts for."""
 RESOURCES = (("cpu", "cores"), ("mem", "GiB"))
-COLUMNS = tuple(Column(f"{resource}_{name}", unit) for resource, unit in RESOURCES for name in KNOWN)
+HORIZONS = ("next", "later")
+COLUMNS = tuple(
+    Column(f"{resource}_{name}", unit + "²" * (name == SWING)) for resource, unit in RESOURCES for name in KNOWN
+)
 SPEC = ModelSpec(
     inputs=(ModelInput(ROWS, "float32", (None, len(COLUMNS)), COLUMNS),),
     output=EXPECTED,
-    unit="mean use in the next window: cores, GiB",
+    unit=", ".join(f"{name} {unit}" for name, unit in zip(AHEAD, UNITS, strict=True)),
     version=1,
-    output_axes=(None, len(RESOURCES)),
+    output_axes=(None, len(AHEAD)),
 )
-"""Of the ``forecast`` model: what a pod is expected to use of cpu and of memory, never below 0."""
+"""Of the ``forecast`` model: mean use of a pod that is expected in the next window and an hour later, and the variance
+of what comes around it; never below 0."""
 
 Model = Callable[[Mapping[str, NDArray[Any]]], NDArray[np.float32]]
 """As :class:`wire.models.GraphModel`."""
@@ -58,24 +73,30 @@ def rows(use: Floats, first: int = 0) -> NDArray[np.float32]:
     asked, stop = len(use) - first, LOOKED_BACK + len(use)
     # In whole grains sums are exact: a running sum over a trace and the sum of one day are the same bits.
     padded = np.concatenate([np.full((LOOKED_BACK, *use.shape[1:]), np.nan), grained(use)])
-    found = np.empty((asked, use.shape[1], len(RESOURCES), len(KNOWN)))
-    last = padded[LOOKED_BACK + first :]
-    found[..., 0] = last
-    for column, rate in enumerate(RATES, start=1):
+    known: dict[str, Floats] = {}
+    last = known["last"] = padded[LOOKED_BACK + first :]
+    for rate in RATES:
         smooth = np.full_like(last, np.nan)
         for back in range(SMOOTHED - 1, -1, -1):
             then = padded[LOOKED_BACK + first - back : stop - back]
             moved = np.where(np.isnan(then), smooth, smooth + rate * (then - smooth))
             smooth = np.where(np.isnan(smooth), then, moved)
-        found[..., column] = smooth
+        known[f"smoothed_{rate:g}"] = smooth
     there = ~np.isnan(padded)
-    total, count = (np.cumsum(values, axis=0) for values in (np.where(there, padded, 0.0), there))
+    amounts = np.where(there, padded, 0.0)
     ends, begins = slice(LOOKED_BACK + first, stop), slice(first + 1, first + 1 + asked)
+    running = (np.cumsum(values, axis=0) for values in (amounts, grained(amounts * amounts), there))
+    total, squares, count = (values[ends] - values[begins] for values in running)
     with np.errstate(invalid="ignore"):  # a pod that was never there is not asked about
-        found[..., -3] = (total[ends] - total[begins]) / (count[ends] - count[begins])
-    next_then, last_then = (padded[first + ahead : first + ahead + asked] for ahead in (2, 1))
-    both = there[first + 2 : first + 2 + asked] & there[first + 1 : first + 1 + asked]
-    found[..., -2], found[..., -1] = np.where(both, next_then, last), np.where(both, last_then, last)
+        so_far = known["so_far"] = total / count
+        usual = USUAL * so_far
+        around = np.maximum(squares - total * so_far, 0.0) + USUAL_WINDOWS * (usual * usual)
+        known[SWING] = around / (count + USUAL_WINDOWS)
+    last_then, next_then, later_then = (padded[first + n : first + n + asked] for n in (1, 2, 1 + LATER))
+    both = ~(np.isnan(next_then) | np.isnan(last_then))
+    known["day_before"], known["last_day_before"] = np.where(both, next_then, last), np.where(both, last_then, last)
+    known["later_day_before"] = np.where(np.isnan(later_then), last, later_then)
+    found = np.stack([known[name] for name in KNOWN], axis=-1)
     return found.reshape(asked, use.shape[1], len(COLUMNS)).astype(np.float32)
 
 
@@ -92,7 +113,7 @@ def rows_of(use: Floats, window: NDArray[np.integer], pod: NDArray[np.integer]) 
 
 
 def expected(model: Model, asked: NDArray[np.float32]) -> Floats:
-    """Ask a model: [asked, 2], cores and GiB of the next window."""
+    """Ask a model: [asked, 8], as ``foresight.AHEAD``."""
     if not len(asked):
-        return np.empty((0, len(RESOURCES)))
+        return np.empty((0, len(AHEAD)))
     return model({ROWS: asked}).astype(np.float64)

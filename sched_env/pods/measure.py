@@ -9,16 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from sched_env.jit import part
-from sched_env.pods import counting
+from sched_env.pods import foresight
 from sched_env.pods.counting import P95_ABOVE, SLACK
 from sched_env.pods.state import (
     ALL_CPU,
     ALL_MEM,
     CPU,
-    CPU_AHEAD,
     CPU_CHANGE,
     CPU_DEMAND,
-    CPU_FORECAST,
     CPU_INVERSE,
     CPU_MAX,
     CPU_MEAN,
@@ -28,18 +26,14 @@ from sched_env.pods.state import (
     CROWDED,
     HEAT,
     MEM,
-    MEM_AHEAD,
     MEM_CHANGE,
     MEM_DEMAND,
     MEM_DEPLOYED,
-    MEM_FORECAST,
     MEM_INVERSE,
     MEM_MAX,
     MEM_MEAN,
     MEM_P95,
     MEM_REQUEST,
-    MORE_CPU,
-    MORE_MEM,
     NEXT,
     OVER,
     PODS,
@@ -55,7 +49,7 @@ from sched_env.pods.state import (
 from sched_env.sorting import sort
 from sched_env.tables import Floats
 
-expected = part(counting.expected)
+stakes = part(foresight.stakes)
 
 NONE = -1
 """No row or no node: the end of a list, a pod that is nowhere."""
@@ -98,8 +92,8 @@ def add(cluster: Cluster, rules: Rules, state: State, b: int, n: int, r: int, si
     node[PODS] += sign
     book[ALL_CPU] += sign * ask[CPU_DEMAND]
     book[ALL_MEM] += sign * ask[MEM_DEMAND]
-    book[MORE_CPU] += sign * ask[CPU_AHEAD]
-    book[MORE_MEM] += sign * ask[MEM_AHEAD]
+    for column in range(cluster.ahead.shape[1]):
+        state.ahead[b, n, column] += sign * cluster.ahead[r, column]
     if rules.parallel:
         return
     begin = cluster.row_requests[r]
@@ -204,8 +198,6 @@ def recount(
         under += (load_cpu * SLACK < least_cpu) | (load_mem * SLACK < least_mem)
     positions, last = max(size, 1), 2 * max(size, 1) - 2
     node[CPU_MEAN], node[MEM_MEAN] = total_cpu / positions, total_mem / positions
-    node[CPU_FORECAST] = expected(node[CPU_MEAN], state.books[b, n, MORE_CPU])
-    node[MEM_FORECAST] = expected(node[MEM_MEAN], state.books[b, n, MORE_MEM])
     node[CPU_MAX], node[MEM_MAX] = max_cpu, max_mem
     node[CPU_P95], node[MEM_P95] = max_cpu, max_mem
     if int(P95_ABOVE * size) > 0:
@@ -224,6 +216,12 @@ def recount(
 def work_out(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int, n: int) -> None:
     """Bring a node's rows of the state up to date with its pods."""
     recount(cluster, rules, state, scratch, b, n, state.nodes[b, n], state.books[b, n])
+    if rules.foresight:
+        fixed, sums, kept = cluster.nodes[n], state.ahead[b, n], state.stakes[b, n]
+        kept[0], kept[1], kept[2], kept[3] = stakes(
+            sums[0], sums[1], sums[2], sums[3], sums[4], sums[5], sums[6], sums[7],
+            fixed[CPU_INVERSE], fixed[MEM_INVERSE], rules.threshold,
+        )  # fmt: skip
 
 
 @part

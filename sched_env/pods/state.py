@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_env.pods.counting import INSTANT_S, ahead, demand, grained
+from sched_env.pods.counting import INSTANT_S, demand, grained
+from sched_env.pods.foresight import AHEAD, STAKES
 from sched_env.pods.scenario import DeployScenario
 from sched_env.pods.tables import Offsets, PodTrace, offsets
 from sched_env.tables import Floats, NodeTable
@@ -17,15 +18,15 @@ CPU, MEM, CPU_INVERSE, MEM_INVERSE, PRICE = range(5)
 PREVIOUS, NODE, DOMAIN, HELD, FOLLOWING = range(5)
 """Columns of ``Cluster.pods``: the pod's row in the window before (-1: it was not there), its node by the trace, its
 cluster, whether it is never moved, and its node by the trace in the window after (-1: it is gone)."""
-CPU_REQUEST, MEM_REQUEST, CPU_DEMAND, MEM_DEMAND, CPU_AHEAD, MEM_AHEAD = range(6)
-"""Columns of ``Cluster.asks``; the last two: how much more than in this window is expected of the pod in the next."""
-CPU_MEAN, CPU_P95, CPU_MAX, CPU_CHANGE, MEM_MEAN, MEM_P95, MEM_MAX, MEM_CHANGE, CPU_FORECAST, MEM_FORECAST = range(10)
-"""Columns of ``Cluster.use`` and first of ``State.nodes``: how use went in the window, and the mean expected next."""
-CPU_SHARES, MEM_DEPLOYED, PODS = range(10, 13)
+CPU_REQUEST, MEM_REQUEST, CPU_DEMAND, MEM_DEMAND = range(4)
+"""Columns of ``Cluster.asks``."""
+CPU_MEAN, CPU_P95, CPU_MAX, CPU_CHANGE, MEM_MEAN, MEM_P95, MEM_MAX, MEM_CHANGE = range(8)
+"""Columns of ``Cluster.use`` and first of ``State.nodes``: how use went in the window."""
+CPU_SHARES, MEM_DEPLOYED, PODS = range(8, 11)
 """Further columns of ``State.nodes``."""
-HEAT, OVER, UNDER, POSITIONS, UNMET, CROWDED, UNOFFERED, ALL_CPU, ALL_MEM, MORE_CPU, MORE_MEM = range(11)
+HEAT, OVER, UNDER, POSITIONS, UNMET, CROWDED, UNOFFERED, ALL_CPU, ALL_MEM = range(9)
 """Columns of ``State.books``: the highest share of cpu or memory in use, what is counted, pods not offered yet, what
-all requests together demand of the window, and how much more all pods together are expected to use in the next."""
+all requests together demand of the window."""
 NEXT, OFFERED = range(2)
 """Columns of ``State.links``: the pods of a node, from the window's last row to its first; -1 ends the list."""
 WINDOW, ROW, HOT, MOVES_LEFT, STEPS, WINDOWS, OUTSIDE = range(7)
@@ -51,9 +52,11 @@ class Cluster(NamedTuple):
     up: NDArray[np.bool_]
     """[windows, N]"""
     asks: Floats
-    """[rows, 6]: what is needed of every pod in every window, apart from what is needed of the offered one."""
+    """[rows, 4]: what is needed of every pod in every window, apart from what is needed of the offered one."""
     use: Floats
-    """[rows, 10]: of the pod alone."""
+    """[rows, 8]: of the pod alone."""
+    ahead: Floats
+    """[rows, 8]: what is expected of the pod, as ``foresight.AHEAD``; [rows, 0] without foresight."""
     row_requests: Offsets
     demands: Floats
     """[requests x 2]: cores and GiB while a request runs, in turn."""
@@ -90,6 +93,7 @@ class Rules(NamedTuple):
     weight_moved: float
     calm: bool
     """Whether pods of nodes that are not stressed are offered too."""
+    foresight: bool
 
 
 class State(NamedTuple):
@@ -104,9 +108,13 @@ class State(NamedTuple):
     links: NDArray[np.int32]
     """[B, L, 2]"""
     nodes: Floats
-    """[B, N, 13]: what observations need."""
+    """[B, N, 11]: what observations need."""
     books: Floats
-    """[B, N, 11]: what is counted."""
+    """[B, N, 9]: what is counted."""
+    ahead: Floats
+    """[B, N, 8]: what is expected of the pods of a node, added up; [B, N, 0] without foresight, as the next."""
+    stakes: Floats
+    """[B, N, 4]: what is at stake on a node with its pods as they are, as ``foresight.STAKES``."""
     loads: Floats
     """[B, N, K x 2]: cpu and memory by position, in turn (with ``serial``); K is the most requests of a pod."""
     counts: NDArray[np.int16]
@@ -125,9 +133,9 @@ class Scratch(NamedTuple):
     numbers: NDArray[np.int32]
     """[M]"""
     node: Floats
-    """[13]: a node of ``State.nodes`` as it would be."""
+    """[11]: a node of ``State.nodes`` as it would be."""
     book: Floats
-    """[11]: the same of ``State.books``."""
+    """[9]: the same of ``State.books``."""
 
 
 def prepared(trace: PodTrace, table: NodeTable) -> tuple[PodTrace, NDArray[np.int64]]:
@@ -163,13 +171,12 @@ def prepared(trace: PodTrace, table: NodeTable) -> tuple[PodTrace, NDArray[np.in
         held=trace.held[order],
         domain=trace.domain[order],
         up=trace.up,
-        cpu_forecast=trace.cpu_forecast[order],
-        mem_forecast=trace.mem_forecast[order],
+        forecast=trace.forecast[order] if trace.forecast.size else trace.forecast,
     )
     return ready, order
 
 
-def cluster_of(trace: PodTrace, table: NodeTable) -> Cluster:
+def cluster_of(trace: PodTrace, table: NodeTable, *, foresight: bool) -> Cluster:
     """Prepare a trace and a node table for the kernels."""
     nodes = np.stack([table.cpu, table.mem, 1.0 / table.cpu, 1.0 / table.mem, table.price_usd_per_hour], axis=1)
     served = np.stack([demand(trace.cpu, trace.duration_s), demand(trace.mem, trace.duration_s)], axis=1)
@@ -198,7 +205,8 @@ def cluster_of(trace: PodTrace, table: NodeTable) -> Cluster:
         domain=table.domain,
         up=np.ascontiguousarray(trace.up) if trace.up.size else np.ones((len(trace), len(table)), np.bool_),
         asks=_asks_of(trace, served),
-        use=np.zeros((trace.pod.size, 10)),  # by ``kernels.describe``
+        use=np.zeros((trace.pod.size, 8)),  # by ``kernels.describe``
+        ahead=grained(trace.ahead()) if foresight else np.empty((trace.pod.size, 0)),
         row_requests=np.array(trace.row_requests),
         demands=np.stack([trace.cpu, trace.mem], axis=1).ravel(),
         served=served,
@@ -228,13 +236,11 @@ def _request_spans(trace: PodTrace) -> list[tuple[int, int]]:
 
 def _asks_of(trace: PodTrace, served: Floats) -> Floats:
     count = trace.pod.size
-    asks = np.zeros((count, 6))
+    asks = np.zeros((count, 4))
     asks[:, CPU_REQUEST], asks[:, MEM_REQUEST] = trace.cpu_request, trace.mem_request
     of_row = np.repeat(np.arange(count), np.diff(trace.row_requests))
     asks[:, CPU_DEMAND] = np.bincount(of_row, served[:, CPU], count)
     asks[:, MEM_DEMAND] = np.bincount(of_row, served[:, MEM], count)
-    asks[:, CPU_AHEAD] = ahead(trace.cpu_forecast, trace.cpu_used)
-    asks[:, MEM_AHEAD] = ahead(trace.mem_forecast, trace.mem_used)
     return asks
 
 
@@ -256,10 +262,11 @@ def rules_of(scenario: DeployScenario) -> Rules:
         weight_unmet=float(scenario.weight_unmet),
         weight_moved=float(scenario.weight_moved),
         calm=scenario.offers == "all",
+        foresight=scenario.foresight,
     )
 
 
-def empty_state(B: int, N: int, trace: PodTrace, *, parallel: bool) -> State:
+def empty_state(B: int, N: int, trace: PodTrace, *, parallel: bool, foresight: bool) -> State:
     """Allocate the state; the reset kernel fills it."""
     rows = int(np.diff(trace.window_rows).max())
     most = 0 if parallel else int(np.diff(trace.row_requests).max())
@@ -268,8 +275,10 @@ def empty_state(B: int, N: int, trace: PodTrace, *, parallel: bool) -> State:
         place=np.zeros((B, 2, rows), np.int32),
         head=np.zeros((B, N), np.int32),
         links=np.zeros((B, rows, 2), np.int32),
-        nodes=np.zeros((B, N, 13)),
-        books=np.zeros((B, N, 11)),
+        nodes=np.zeros((B, N, 11)),
+        books=np.zeros((B, N, 9)),
+        ahead=np.zeros((B, N, len(AHEAD) if foresight else 0)),
+        stakes=np.zeros((B, N, len(STAKES) if foresight else 0)),
         loads=np.zeros((B, N, 2 * most)),
         counts=np.zeros((B, N, most + 1), np.int16),
         totals=np.zeros((B, 11)),
@@ -283,6 +292,6 @@ def scratch_of(trace: PodTrace) -> Scratch:
         load=np.zeros(2 * most),
         ordered=np.zeros(most),
         numbers=np.zeros(most, np.int32),
-        node=np.zeros(13),
-        book=np.zeros(11),
+        node=np.zeros(11),
+        book=np.zeros(9),
     )
