@@ -321,12 +321,9 @@ def scaled_demands(trace: Trace, values: list[Value]) -> Trace:
     """Let requests take so much of what they are said to take."""
     pods, nodes = trace
     gains = {value.name: value.value for value in values}
-    amounts = {
-        column: getattr(pods, column) * gains.get(gain, 1.0)
-        for name, gain in GAINS.items()
-        for column in (name, f"{name}_used", f"{name}_forecast")
-    }
-    return dataclasses.replace(pods, **amounts), nodes
+    factor = {name: gains.get(gain, 1.0) for name, gain in GAINS.items()}
+    amounts = {column: getattr(pods, column) * factor[name] for name in GAINS for column in (name, f"{name}_used")}
+    return dataclasses.replace(pods, **amounts, forecast=times(pods.forecast, **factor)), nodes
 
 
 DATASET = Dataset(

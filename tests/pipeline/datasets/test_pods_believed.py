@@ -12,7 +12,9 @@ from pipeline.datasets import pod_use, pods
 from pipeline.forecast import methods, store
 from pipeline.windows import Span
 from sched_env.pods.forecast import COLUMNS, DAY, KNOWN, expected, rows_of
+from sched_env.pods.foresight import AHEAD
 
+CPU_NEXT = AHEAD.index("cpu_next")
 START = datetime(2026, 3, 2, tzinfo=UTC)
 SPAN = Span(START + timedelta(days=1, hours=1), START + timedelta(days=1, hours=2))
 
@@ -23,7 +25,8 @@ def models(tmp_path):
     some = methods.asked(np.random.default_rng(0).lognormal(0.0, 1.0, (2 * DAY, 3, 2)))
     weight = np.zeros(len(KNOWN))
     weight[[KNOWN.index("last"), KNOWN.index("day_before")]] = 0.5
-    store.write(tmp_path / "models" / "forecast", np.tile(weight, (2, 1)), some, {})
+    said = methods.Fitted(np.tile(weight, (2, 2, 1)), np.full((2, 2, 2), 0.5))
+    store.write(tmp_path / "models" / "forecast", said, some, {})
     return tmp_path / "models"
 
 
@@ -68,12 +71,12 @@ def test_each_pod_is_expected_to_use_what_the_model_says_by_its_day_before(recor
     pod = np.array([int(found.pod_names[number].removeprefix("p")) for number in found.pod])
     model = pod_use.opened(models / "forecast")
     wanted = expected(model, rows_of(use, window, pod))
-    np.testing.assert_array_equal(np.stack([found.cpu_forecast, found.mem_forecast], axis=1), wanted)
+    np.testing.assert_array_equal(found.forecast, wanted)
     old = pod == 0
     by_hand = 0.5 * (use[window[old], 0, 0] + use[window[old] + 1 - DAY, 0, 0])
-    np.testing.assert_allclose(found.cpu_forecast[old], by_hand, rtol=1e-5)
+    np.testing.assert_allclose(found.forecast[old, CPU_NEXT], by_hand, rtol=1e-5)
     new = (pod == 2) & (window == DAY + 12)
-    assert found.cpu_forecast[new] == pytest.approx(use[DAY + 12, 2, 0]), "it has no day before"
+    assert found.forecast[new, CPU_NEXT] == pytest.approx(use[DAY + 12, 2, 0]), "it has no day before"
 
 
 def test_nothing_of_the_future_is_used(recorded, models):
@@ -82,17 +85,22 @@ def test_nothing_of_the_future_is_used(recorded, models):
     use[DAY + 18 :] *= 9.0  # the second half of the span, and what follows it
     after = believed(recorded(use), models)
     known = before.window_rows[6]
-    assert after.cpu_forecast[:known].tobytes() == before.cpu_forecast[:known].tobytes()
-    assert after.cpu_forecast[known:].tobytes() != before.cpu_forecast[known:].tobytes()
+    assert after.forecast[:known].tobytes() == before.forecast[:known].tobytes()
+    assert after.forecast[known:].tobytes() != before.forecast[known:].tobytes()
     shorter = Span(SPAN.start, SPAN.start + timedelta(minutes=30))
-    assert believed(recorded(use), models, shorter).mem_forecast.tobytes() == before.mem_forecast[:known].tobytes()
+    assert believed(recorded(use), models, shorter).forecast.tobytes() == before.forecast[:known].tobytes()
 
 
 def test_where_none_shipped_the_last_window_is_the_forecast(recorded, tmp_path):
     store.write_none(tmp_path / "forecast", {"why": "nothing was nearer"})
     folder = recorded(use_of_two_days())
     found = believed(folder, tmp_path)
-    assert found.cpu_forecast.tobytes() == found.cpu_used.tobytes()
+    assert found.forecast.size == 0
+    ahead = dict(zip(AHEAD, found.ahead().T, strict=True))
+    for horizon in ("next", "later"):
+        assert ahead[f"cpu_{horizon}"].tobytes() == found.cpu_used.tobytes()
+        assert ahead[f"mem_{horizon}"].tobytes() == found.mem_used.tobytes()
+        assert not ahead[f"cpu_{horizon}_spread"].any()
 
 
 def test_what_calibration_finds_of_use_holds_for_what_is_expected_too(recorded, models):
@@ -101,16 +109,18 @@ def test_what_calibration_finds_of_use_holds_for_what_is_expected_too(recorded, 
     trace = pods.scaled_demands(pods.load(folder, SPAN.start, SPAN.end), [gain])
     found, _ = pods.believed(trace, models, folder, SPAN)
     plain = believed(folder, models)
-    np.testing.assert_allclose(found.cpu_forecast, 1.5 * plain.cpu_forecast)
+    np.testing.assert_allclose(found.forecast[:, :2], 1.5 * plain.forecast[:, :2])
+    np.testing.assert_allclose(found.forecast[:, 2:4], 1.5**2 * plain.forecast[:, 2:4])
     np.testing.assert_allclose(found.cpu_used, 1.5 * plain.cpu_used)
-    np.testing.assert_array_equal(found.mem_forecast, plain.mem_forecast)
+    np.testing.assert_array_equal(found.forecast[:, 4:], plain.forecast[:, 4:])
 
 
 def test_twice_the_load_is_twice_what_is_expected(recorded, models):
     folder = recorded(use_of_two_days())
     trace = pods.believed(pods.load(folder, SPAN.start, SPAN.end), models, folder, SPAN)
     twice, _ = pods.scaled(trace, 2.0)
-    np.testing.assert_array_equal(twice.cpu_forecast, 2.0 * trace[0].cpu_forecast)
+    assert [name.endswith("spread") for name in AHEAD] == [False, False, True, True] * 2
+    np.testing.assert_array_equal(twice.forecast, trace[0].forecast * np.array([2.0, 2.0, 4.0, 4.0] * 2))
     larger, _ = pods.resized(trace, None, 2.0)[0]
-    assert larger.cpu_forecast.sum() == pytest.approx(2.0 * trace[0].cpu_forecast.sum())
+    assert larger.forecast.sum() == pytest.approx(2.0 * trace[0].forecast.sum())
     assert len(COLUMNS) == 2 * len(KNOWN)
