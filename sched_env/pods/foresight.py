@@ -25,7 +25,8 @@ STAKES = ("over_next", "over_later", "short_next", "short_later")
 """What is at stake on a node: the chance that it is above the threshold, and what it then lacks."""
 
 STEEP, BLUNT = 1.6, 0.64
-"""A root stands for the normal distribution, which costs ten times as much: about 8 / pi and 2 / pi of the variance."""
+"""About pi / 2 and 2 / pi of the variance: roots stand for the normal distribution, right at the limit and with longer
+tails (by at most 0.07). They are a few instructions, and what comes has longer tails too."""
 TINY = 1e-12
 """Of a share, squared: where nothing varies, a limit is passed or not."""
 

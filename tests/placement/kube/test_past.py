@@ -16,7 +16,8 @@ from placement.migrate import foreseeing
 from sched_env import problems
 from sched_env.pods import features
 from sched_env.pods.counting import grained
-from sched_env.pods.forecast import DAY, NAME, RESOURCES, ROWS, SPEC, rows, rows_of
+from sched_env.pods.forecast import DAY, KNOWN, NAME, RESOURCES, ROWS, SPEC, rows, rows_of
+from sched_env.pods.foresight import AHEAD
 from sched_env.pods.tables import PodTrace, offsets
 from sched_env.tables import NodeTable
 from sched_env.vector import make_vec
@@ -26,6 +27,7 @@ from wire import sample_bundle
 
 SPAN = 300.0
 POSITIONS = 21
+HALVES = ("last", "day_before", "later_day_before", "swing")
 
 
 class Remembering(Told):
@@ -56,10 +58,16 @@ class Clock:
 
 
 def halfway(asked: np.ndarray) -> np.ndarray:
-    """Expect the mean of the last window and of the one a day before the next."""
+    """Expect the mean of the last window and of the one a day before, give or take how the pod swings."""
     known = asked.reshape(len(asked), len(RESOURCES), -1)
-    found: np.ndarray = 0.5 * (known[:, :, 0] + known[:, :, 5])
-    return found
+    last, then, later, swing = (known[:, :, KNOWN.index(name)] for name in HALVES)
+    found = np.stack([0.5 * (last + then), 0.5 * (last + later), swing, swing], axis=2)
+    return found.reshape(len(asked), -1)
+
+
+def means(said: np.ndarray) -> list[float]:
+    """Return what is expected of cores and GiB in the next window."""
+    return [float(said[AHEAD.index(name)]) for name in ("cpu_next", "mem_next")]
 
 
 def flat(*means: float) -> np.ndarray:
@@ -85,7 +93,7 @@ def test_windows_are_kept_and_what_was_before_is_asked_once() -> None:
     assert usage.asked == 2, "cores and memory, when it began"
     use = np.concatenate([day[2:], [[1.0, 2.0], [5.0, 5.0], [7.0, 7.0]]])[:, np.newaxis]
     np.testing.assert_array_equal(asked[-1], rows(use, len(use) - 1)[0])
-    assert said["shop/p"].tolist() == [5.0, 5.0], "of 7 and 3"
+    assert means(said["shop/p"]) == [5.0, 5.0], "of 7 and 3"
 
 
 def test_without_a_forecast_nothing_is_sent_and_prometheus_is_not_asked() -> None:
@@ -100,9 +108,9 @@ def test_a_prometheus_that_cannot_tell_is_asked_again_and_the_cycle_goes_on() ->
     past = Past(halfway, clock)
     usage = Remembering({"shop/p": flat(1.0, 2.0)}, {"shop/p": np.full((DAY, 2), 3.0)})
     usage.broken = True
-    assert past.expected([pod("p", "a")], usage)["shop/p"].tolist() == [1.0, 2.0], "what it has seen itself"
+    assert means(past.expected([pod("p", "a")], usage)["shop/p"]) == [1.0, 2.0], "what it has seen itself"
     usage.broken, clock.now = False, clock.now + SPAN
-    assert past.expected([pod("p", "a")], usage)["shop/p"].tolist() == [2.0, 2.5]
+    assert means(past.expected([pod("p", "a")], usage)["shop/p"]) == [2.0, 2.5]
 
 
 def test_a_clock_that_jumps_begins_anew() -> None:
@@ -111,7 +119,7 @@ def test_a_clock_that_jumps_begins_anew() -> None:
     usage = Remembering({"shop/p": flat(1.0, 2.0)}, {"shop/p": np.full((DAY, 2), 3.0)})
     for jump in (0.0, -86_400.0 * 3, 86_400.0 * 30):
         clock.now += jump
-        assert past.expected([pod("p", "a")], usage)["shop/p"].tolist() == [2.0, 2.5]
+        assert means(past.expected([pod("p", "a")], usage)["shop/p"]) == [2.0, 2.5]
     assert usage.asked == 6
 
 
@@ -192,7 +200,7 @@ def test_a_live_cycle_sees_what_the_simulator_shows_bit_for_bit(live: tuple[str,
     requests = series.transpose(0, 2, 1).reshape(-1, 2)
     twice: dict[str, Any] = {
         "pod": np.arange(9), "node": where, "cpu_request": 0.125 * (larger + 1.0), "mem_request": np.ones(9),
-        "cpu_used": use[-1, :, 0], "mem_used": use[-1, :, 1], "cpu_forecast": said[:, 0], "mem_forecast": said[:, 1],
+        "cpu_used": use[-1, :, 0], "mem_used": use[-1, :, 1], "forecast": said,
         "arrival_offset_s": np.tile(np.arange(POSITIONS) * 14.0, 9), "duration_s": np.full(9 * POSITIONS, 14.0),
         "cpu": requests[:, 0], "mem": requests[:, 1],
     }  # fmt: skip
@@ -201,11 +209,12 @@ def test_a_live_cycle_sees_what_the_simulator_shows_bit_for_bit(live: tuple[str,
         window_rows=np.arange(4) * 9,
         row_requests=offsets(np.full(27, POSITIONS)),
         pod_names=tuple(names),
-        **{name: np.tile(values, 3) for name, values in twice.items()},
+        **{name: np.tile(values, (3, 1) if values.ndim > 1 else 3) for name, values in twice.items()},
     )
     size = np.ones(3)
     table = NodeTable(("a", "b", "c"), 4.0 * size, 16.0 * size, size, size, size)
-    env = make_vec("pods/deploy", 1, trace=(trace, table), migration_budget=1.0, price_per_move_usd=0.01, pod_limit=110)
+    limits = {"migration_budget": 1.0, "pod_limit": 110, "price_per_move_usd": 0.01}
+    env = make_vec("pods/deploy", 1, trace=(trace, table), foresight=True, **limits)
     env.reset(options={"starts": [0], "park": True})
 
     usage = Remembering(
@@ -234,4 +243,4 @@ def test_a_live_cycle_sees_what_the_simulator_shows_bit_for_bit(live: tuple[str,
     settings = MigratorSettings("lab", budget=1.0, least_saved=0)
     planning.make(nodes, pods, usage, settings, compare, lambda _: None, lambda _: 1.0, foreseen)
     assert len(seen) >= 3
-    assert (said != use[-1]).any()
+    assert (said[:, AHEAD.index("cpu_next")] != use[-1, :, 0]).any()
