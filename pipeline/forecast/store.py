@@ -11,8 +11,9 @@ import numpy as np
 
 from pipeline.errors import DataError
 from pipeline.files import replaced_folder
-from pipeline.forecast.graph import golden, to_onnx
+from pipeline.forecast.graph import to_onnx
 from pipeline.forecast.methods import Asked, Fitted, predicted
+from pipeline.onnx_writer import golden
 from sched_env.pods.forecast import EXPECTED, NAME, ROWS, SPEC
 from wire import graph, models
 from wire.contracts.bundle import model_file, model_golden_file
@@ -32,7 +33,7 @@ def write(out: Path, fitted: Fitted, some: Asked, measured: Mapping[str, object]
     apart = float(np.abs(found - wanted).max() / max(float(wanted.max()), 1.0))
     if apart > MOST_APART:
         raise DataError(f"the exported graph differs from its weights by {apart:.2e}", f"at most {MOST_APART:g}")
-    files = {model_file(NAME): data, model_golden_file(NAME): golden(session, known)}
+    files = {model_file(NAME): data, model_golden_file(NAME): golden(session, known, ROWS, EXPECTED)}
     models.open_all([models.check(NAME, SPEC, files, graph.OPSET)])
     with replaced_folder(out) as folder:
         for name, content in files.items():
