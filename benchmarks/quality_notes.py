@@ -85,11 +85,11 @@ other features of time).
 *On the sample* a night of pairs goes all its way and **fails, by superiority alone**: the challenger is the rule it
 began at. What is left to find is little: cards are exclusive there, and the look-ahead with the truth finds 3.2 % on
 10 validation traces and 1.8 % on 10 test traces. More jobs shown and longer searches were worse than the start on
-validation in every segment. It is not the validation part, which is a quiet night: a search of 25 generations of 32 draws,
-32 episodes each, finds 0.1 % on the very windows it trains on, with the night's terms, with terms that hold cards back
-while few are idle, and with terms of what a job loses on a card that is not its best. Over the fallback of before, `min_completion_time` (4,909 s; p99 waiting of the 10 test
-traces 8,002 s against 11,935 s), mean completion is a third lower and the last percent waits half as long again: who
-puts such a policy live should know that.
+validation in every segment. It is not the validation part, which is a quiet night: a search of 25 generations of 32
+draws, 32 episodes each, finds 0.1 % on the very windows it trains on, with the night's terms, with terms that hold
+cards back while few are idle, and with terms of what a job loses on a card that is not its best. Over the fallback of
+before, `min_completion_time` (4,909 s; p99 waiting of the 10 test traces 8,002 s against 11,935 s), mean completion is
+a third lower and the last percent waits half as long again: who puts such a policy live should know that.
 """
 PODS = """
 @@PODS@@
@@ -98,14 +98,14 @@ VM = """
 **Waiting is inconclusive, as the power said before**: a fall of 6 % would need some 12 times as many queues at 5
 servers, and at 20 one queue of seven decides everything (on validation 1,466,376 s under the rule and none under the
 searched weights, with the other two alike; that is the draw of a start, not a policy). What validation promised the
-searched weights is gone on test at 5 servers: the winner's curse (of the first two seeds, 12 % below the rule there
-on validation). The policy that is exported is `numa_first_fit` but for servers that became empty in between, which
-come last in it and in their old place in the rule, and for halves, which it balances by the sum of cores and memory
-instead of the worse of the two. Server hours: ten episodes of 4,000 placements are too few to say anything within 0.5
-% (four of 10,000 gave +1.35 and +0.66 %). With the stage's lifetime model, whatever its gate says (it would not ship on
-this trace), the rule `least_extension` takes -0.9 % [-2.4, 0.8] of first fit's server hours on `recovering-l` and -1.2 %
-[-4.8, 2.9] on `expanding`, VMs 70,000-110,000: no interval is beyond 0, and none within 0.5 %. Where lives are known it
-pays: [lifetimes](lifetimes.md), [decision 64](../decisions/0064-lives-ship-where-they-are-known.md).
+searched weights is gone on test at 5 servers: the winner's curse (of the first two seeds, 12 % below the rule there on
+validation). The policy that is exported is `numa_first_fit` but for servers that became empty in between, which come
+last in it and in their old place in the rule, and for halves, which it balances by the sum of cores and memory instead
+of the worse of the two. Server hours: ten episodes of 4,000 placements are too few to say anything within 0.5 % (four
+of 10,000 gave +1.35 and +0.66 %). With the stage's lifetime model, whatever its gate says (it would not ship on this
+trace), the rule `least_extension` takes -0.9 % [-2.4, 0.8] of first fit's server hours on `recovering-l` and -1.2 %
+[-4.8, 2.9] on `expanding`, VMs 70,000-110,000: no interval is beyond 0, and none within 0.5 %. Where lives are known
+it pays: [lifetimes](lifetimes.md), [decision 64](../decisions/0064-lives-ship-where-they-are-known.md).
 """
 WORKFLOW = """
 **Read so.** `thrifty` was found by hand while every second of all the workflows was looked at, tests among them, so
