@@ -205,11 +205,11 @@ def measure(_name: str, data: Path, seeds: int) -> dict[str, Any]:
     for title, load in PODS_LOADS.items():
         entry: dict[str, Any] = {"load": load, "searches": {}}
         for search, shuffled, count in ((SEARCH, None, seeds), (CONTROL, 0, 1)):
-            *sets, test = parts(title, load, data, shuffled)
-            starts = [each.starts.tolist() for part in sets for each in part]
+            train, validation, test = parts(title, load, data, shuffled)
+            starts = [each.starts.tolist() for each in (*train, *validation)]
             settings = (START, SPREAD, GENERATIONS, POPULATION, ELITE, INERTIA)
             depends = (title, load, shuffled, PODS_TRACES, starts, settings, code)
-            found = [kept(f"pods-{seed}", depends, partial(searched, *sets, seed)) for seed in range(count)]
+            found = [kept(f"pods-{seed}", depends, partial(searched, train, validation, seed)) for seed in range(count)]
             spent += [round(seconds, 1) for _, seconds in found]
             entry["searches"][search] = _entry([weights for weights, _ in found], test)
             say(f"pods, {title}, {search}: {entry['searches'][search]['chosen on validation'][METRICS[0]]}")
