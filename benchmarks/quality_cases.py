@@ -310,6 +310,8 @@ PODS_TRACES = ((*range(6), *range(40, 70)), (*range(10, 16), *range(70, 88)), ra
 """Seeds of the generated traces that train, validate and test; 8 starts each."""
 PODS_ENDS, PODS_STARTS = (0, 1 / 2, 9 / 14, 1), (16, 12, 24)
 """Parts of Bitbrains by time, and starts in each."""
+PODS_FURTHER = range(200, 224)
+"""Generated test traces beside those: not looked at before the search was what it is."""
 PODS_EPISODE = 48
 """Windows."""
 

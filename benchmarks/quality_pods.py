@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from quality_cases import PODS_ENDS, PODS_EPISODE, PODS_LOADS, PODS_STARTS, PODS_TRACES, Part
+from quality_cases import PODS_ENDS, PODS_EPISODE, PODS_FURTHER, PODS_LOADS, PODS_STARTS, PODS_TRACES, Part
 from quality_parts import (
     Figures,
     Floats,
@@ -52,6 +52,7 @@ GENERATIONS, POPULATION, ELITE, INERTIA = 20, 20, 5, 0.4
 TERMS = ("move", *STAKES)
 START, SPREAD = np.array([0.02, 0.35, 0.35, 1.0, 1.0]), np.array([0.02, 0.2, 0.2, 0.5, 0.5])
 SEARCH, CONTROL = "ahead", "ahead, shuffled"
+GENERATED, FURTHER = "generated", "generated, further traces"
 BITBRAINS = "bitbrains-vm-5min/rnd-2013-8"
 Trace = tuple[PodTrace, Any]
 
@@ -171,9 +172,12 @@ def bitbrains(data: Path, load: float) -> tuple[list[tuple[scenarios.Scenario, T
 
 
 def parts(title: str, load: float, data: Path, shuffled: int | None = None) -> list[list[Episodes]]:
-    """Make the episodes of train, validation and test, with what is expected of their pods."""
-    sets = [generated(load, each) for each in PODS_TRACES] if title == "generated" else [*bitbrains(data, load)]
-    if title == "generated":
+    """Make the episodes of train, validation, test and, of generated traces, further ones, with what is expected."""
+    if title == GENERATED:
+        sets = [generated(load, each) for each in (*PODS_TRACES, PODS_FURTHER)]
+    else:
+        sets = [*bitbrains(data, load), []]
+    if title == GENERATED:
         model = fitted([trace for _, trace, _ in sets[0]], [trace for _, trace, _ in sets[1]])
     else:  # one trace, cut by time
         pods, nodes = sets[0][0][1]
@@ -205,18 +209,29 @@ def measure(_name: str, data: Path, seeds: int) -> dict[str, Any]:
     for title, load in PODS_LOADS.items():
         entry: dict[str, Any] = {"load": load, "searches": {}}
         for search, shuffled, count in ((SEARCH, None, seeds), (CONTROL, 0, 1)):
-            train, validation, test = parts(title, load, data, shuffled)
+            train, validation, test, further = parts(title, load, data, shuffled)
             starts = [each.starts.tolist() for each in (*train, *validation)]
             settings = (START, SPREAD, GENERATIONS, POPULATION, ELITE, INERTIA)
             depends = (title, load, shuffled, PODS_TRACES, starts, settings, code)
             found = [kept(f"pods-{seed}", depends, partial(searched, train, validation, seed)) for seed in range(count)]
             spent += [round(seconds, 1) for _, seconds in found]
             entry["searches"][search] = _entry([weights for weights, _ in found], test)
+            if further and search == SEARCH:
+                result["traces"][FURTHER] = {
+                    "load": load,
+                    "searches": {SEARCH: _entry([weights for weights, _ in found], further)},
+                    "share": _violated(further),
+                }
             say(f"pods, {title}, {search}: {entry['searches'][search]['chosen on validation'][METRICS[0]]}")
-        entry["share"] = float(np.mean([each.rule["sla_violation_rate"].mean() for each in test]))
+        entry["share"] = _violated(test)
         entry["look-ahead"] = compared([[look_ahead(test[0].part, RULE, 40, METRICS)]], test[:1])
         result["traces"][title] = entry
     return result | {"seeds": seeds, "cpu_s_a_training": spent, **spent_since(began)}
+
+
+def _violated(sets: list[Episodes]) -> float:
+    """Return the share of positions that the rule leaves in violation."""
+    return float(np.mean([each.rule["sla_violation_rate"].mean() for each in sets]))
 
 
 def _entry(found: list[dict[str, Any]], test: list[Episodes]) -> dict[str, Any]:
@@ -261,7 +276,8 @@ def page(_name: str, result: dict[str, Any]) -> list[str]:
         parts = {f"{search}, {name}": found[name] for search, found in entry["searches"].items()
                  for name in ("chosen on validation", "no choice")}  # fmt: skip
         rows = []
-        for name, part in {**parts, "look-ahead": entry["look-ahead"]}.items():
+        ahead = {"look-ahead": entry["look-ahead"]} if "look-ahead" in entry else {}
+        for name, part in {**parts, **ahead}.items():
             for metric in METRICS:
                 row = part[metric]
                 rows.append([f"{name} ({part['episodes']} episodes, {part['blocks']} blocks)", metric,
