@@ -60,8 +60,8 @@ from placement.kube.lease import Lease  # noqa: E402
 from placement.kube.migrator import Migrator, Report  # noqa: E402
 from placement.kube.rest import Rest  # noqa: E402
 from placement.migrate import asking  # noqa: E402
-from sched_env import problems  # noqa: E402
 from sched_env.metrics import summarise  # noqa: E402
+from sched_env.pods.features import BEFORE as WITHOUT_FORESIGHT  # noqa: E402
 from sched_env.pods.tables import PodTrace, offsets  # noqa: E402
 from sched_env.rollout import run_episodes  # noqa: E402
 from sched_env.tables import NodeTable  # noqa: E402
@@ -155,7 +155,7 @@ def live(options: argparse.Namespace, crowds: Crowds, folder: Path) -> dict[str,
         with KIT.listening(settings) as url, httpx.Client(base_url=url, timeout=60) as client:
             digest = None
             if options.policy is not None:
-                bundle = workshop.around(problems.spec("pods"), options.policy.read_bytes())
+                bundle = workshop.around(WITHOUT_FORESIGHT, options.policy.read_bytes())
                 answer = KIT.push(client, bundle, counter=1, problem="pods")
                 assert answer.status_code == 200, answer.text
                 digest = answer.json()["digest"]

@@ -306,10 +306,12 @@ VM_SEARCH = {"terms": VM_TERMS, "start": NUMA_FIRST_FIT, "hidden": 16, "envs": 1
 
 PODS_LOADS = {"generated": 0.58, "Bitbrains": 0.5}
 """At which the rule leaves 5 to 15 % of the positions in violation."""
-PODS_TRACES = (range(6), range(10, 16), range(20, 32))
+PODS_TRACES = ((*range(6), *range(40, 70)), (*range(10, 16), *range(70, 88)), range(20, 32))
 """Seeds of the generated traces that train, validate and test; 8 starts each."""
 PODS_ENDS, PODS_STARTS = (0, 1 / 2, 9 / 14, 1), (16, 12, 24)
 """Parts of Bitbrains by time, and starts in each."""
+PODS_FURTHER = range(200, 224)
+"""Generated test traces beside those: not looked at before the search was what it is."""
 PODS_EPISODE = 48
 """Windows."""
 

@@ -37,7 +37,7 @@ SERVICE_URL = os.environ.get("LOADMASTER_SERVICE_URL", "http://127.0.0.1:8100")
 PROBLEMS = workspace_of_run.offered(workspace_of_run.repository())
 """Those of ``params.yaml``, each with its own approval. Static, because Airflow 3.3 does not skip downstream of an
 approval or a short circuit inside mapped task groups (docs/decisions/0003)."""
-MODELLED = {"jobs", "vm"}
+MODELLED = {"jobs", "pods", "vm"}
 """Problems that are trained with a model of their own (``data/models/<problem>``), which a stage has to fit first."""
 APPROVAL_HOURS = float(os.environ.get("LOADMASTER_APPROVAL_HOURS", "12"))
 DEADLINE_HOURS = float(os.environ.get("LOADMASTER_DEADLINE_HOURS", "4"))
@@ -125,7 +125,7 @@ def nightly_retrain() -> None:
     training = mapped_stage("train", listed, pool=GPU_POOL)
     judging = judged.expand(problem=kept)
     plan >> stage("ingest") >> stage("clean") >> windows >> calibrated >> listed
-    windows >> [stage("runtime_model"), stage("lifetime_model")] >> listed
+    windows >> [stage("runtime_model"), stage("lifetime_model"), stage("forecast")] >> listed
     training >> kept
     # What would be shown of a shadow that failed is that there is none: the night goes on.
     judging >> shadowed >> recorded

@@ -30,6 +30,7 @@ ENTRY_POINTS: Mapping[str, str] = {
     "calibrate": "pipeline.calibrate.__main__",
     "runtime_model": "pipeline.runtime_model.__main__",
     "lifetime_model": "pipeline.lifetime_model.__main__",
+    "forecast": "pipeline.forecast.__main__",
     "train": "pipeline.train",
     "export": "pipeline.export",
     "evaluate": "pipeline.evaluate",

@@ -28,10 +28,14 @@ from placement.kube import config
 from placement.kube.clusters import connect, watch_cluster
 from placement.kube.lease import Lease
 from placement.kube.migrator import Migrator, Report
+from placement.kube.past import Foresee, Past
 from placement.kube.plan import Answer, Ask
 from placement.kube.rest import Rest
 from placement.settings import load
+from sched_env.pods import forecast
+from sched_env.pods.foresight import AHEAD
 from wire.command import Verb
+from wire.contracts.models import MOST_ROWS, ModelRequest, ModelResponse
 from wire.contracts.place import Candidate, PlacementRequest, PlaceRequest, PlaceResponse
 from wire.errors import ConfigError, run_cli
 
@@ -65,7 +69,9 @@ def run(options: argparse.Namespace) -> int:
     watched = watch_cluster(settings.cluster, file.clusters[settings.cluster], client)
     identity = f"{socket.gethostname()}-{os.getpid()}"
     lease = Lease(client, settings.namespace, f"loadmaster-migrator-{settings.cluster}", identity)
-    migrator = Migrator(Rest(client), watched, lease, settings, asking(options.url), _tell)
+    migrator = Migrator(
+        Rest(client), watched, lease, settings, asking(options.url), _tell, Past(foreseeing(options.url))
+    )
     if options.metrics_port is not None:
         _serve_metrics(options.metrics_host, options.metrics_port, migrator, lease, watched.usage_silent_s)
     stopped = threading.Event()
@@ -129,6 +135,40 @@ def asking(url: str) -> Ask:
         return Answer(placed.ranked[0].name, said.digest, placed.fallback, placed.reason)
 
     return ask
+
+
+def foreseeing(url: str) -> Foresee:
+    """Return how a placement service is asked what pods will use; one that has no forecast is not complained about."""
+    http = urllib3.PoolManager(maxsize=1, retries=False, timeout=TIMEOUT_S)
+    model, decoder = f"{url.rstrip('/')}/v1/models/pods/{forecast.NAME}", msgspec.json.Decoder(ModelResponse)
+
+    def some(rows: NDArray[np.float32]) -> list[list[float]] | None:
+        body = msgspec.json.encode(ModelRequest({forecast.ROWS: rows.tolist()}))
+        try:
+            answer = http.request("POST", model, body=body, headers={"Content-Type": "application/json"})
+            if answer.status == 200:
+                return decoder.decode(answer.data).output
+        except (urllib3.exceptions.HTTPError, msgspec.MsgspecError, OSError) as error:
+            log.warning("%s: %s", model, str(error)[:300])
+            return None
+        if answer.status != 404:
+            log.warning("%s answered %d: %s", model, answer.status, answer.data[:200])
+        return None
+
+    def foresee(rows: NDArray[np.float32]) -> NDArray[np.float64] | None:
+        said: list[list[float]] = []
+        for first in range(0, len(rows), MOST_ROWS):
+            answers = some(rows[first : first + MOST_ROWS])
+            if answers is None:
+                return None
+            said += answers
+        found = np.array(said, np.float64)
+        if found.shape == (len(rows), len(AHEAD)):
+            return found
+        log.warning("%s answered %s numbers for %d pods", model, found.shape, len(rows))
+        return None
+
+    return foresee
 
 
 def _serve_metrics(host: str, port: int, migrator: Migrator, lease: Lease, silent_s: Callable[[], float]) -> None:

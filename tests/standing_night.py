@@ -64,6 +64,7 @@ stages:
   validate: {cmd: python stages.py validate data/validation, deps: [data/windows], outs: [data/validation]}
   runtime_model: {cmd: python stages.py runtime_model data/models, deps: [data/validation], outs: [data/models]}
   lifetime_model: {cmd: python stages.py lifetime_model data/lives, deps: [data/validation], outs: [data/lives]}
+  forecast: {cmd: python stages.py forecast data/forecast, deps: [data/validation], outs: [data/forecast]}
   calibrate:
     foreach: [functions]
     do:

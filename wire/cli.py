@@ -37,6 +37,7 @@ VERBS: Table = {
         "calibrate": ("pipeline.calibrate.command:main", "fit the simulator to the cluster's own windows"),
         "runtime-model": ("pipeline.runtime_model.command:main", "fit or evaluate the run times of GPU jobs"),
         "lifetime-model": ("pipeline.lifetime_model.command:main", "fit or evaluate how much longer VMs live"),
+        "forecast": ("pipeline.forecast.command:main", "fit or evaluate what pods will use soon and in an hour"),
         "train": ("pipeline.train:main", "train one policy from one seed"),
         "export": ("pipeline.export:main", "write the best training as an ONNX bundle"),
         "evaluate": ("pipeline.evaluate:main", "run the bundle on windows it has never seen"),

@@ -221,7 +221,7 @@ def workload(
     return Workload(
         problem=problem,
         scenario=scenario,
-        trace=believe(final, paths.MODELS / problem) if believe else final,
+        trace=believe(final, paths.MODELS / problem, folder, chosen) if believe else final,
         start=chosen.start.isoformat(),
         end=chosen.end.isoformat(),
         wanted_horizon=config.horizon,

@@ -47,8 +47,9 @@ class Dataset(NamedTuple):
     decisive: Mapping[str, str] = MappingProxyType({})
     """Number of the simulator (``Calibration.values``) -> the metric that it decides: where it is assumed, nothing is
     concluded."""
-    believed: Callable[[Any, Path], Any] | None = None
-    """The same trace as schedulers believe it, by the further models in a folder; None: they know the truth."""
+    believed: Callable[[Any, Path, Path, Span], Any] | None = None
+    """The same trace as schedulers believe it, by the further models in a folder; with the windows and the span that it
+    was made of. None: they know the truth."""
     longest_s: Callable[[Any, Scenario], float] | None = None
     """Recorded time of the longest episode of a trace; None: whoever evaluates says how long time blocks are."""
     resized: Callable[[Any, Scenario, float], tuple[Any, Scenario]] | None = None

@@ -441,7 +441,7 @@ def calibrated(workload: Workload, found: Calibration) -> Workload:
     return workload._replace(runtime=dataclasses.replace(runtime, seconds=seconds))
 
 
-def believed(workload: Workload, models: Path) -> Workload:
+def believed(workload: Workload, models: Path, _folder: Path, _span: windows.Span) -> Workload:
     """Let schedulers see run times with the error that the runtime model was measured to have on held-out sets.
 
     Its error, not its answers: the truth of a simulation is its own table. An error is drawn once for each set, from

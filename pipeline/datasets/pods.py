@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import cast
 
@@ -14,11 +14,14 @@ from numpy.typing import NDArray
 from pipeline import windows
 from pipeline.contracts.calibration import Calibration, Value
 from pipeline.contracts.evaluation import Origin
+from pipeline.datasets import pod_use
 from pipeline.datasets.copies import Copies, copied
 from pipeline.datasets.dataset import Dataset, Rows, later
 from pipeline.datasets.lives import is_held
 from pipeline.datasets.origins import Tally, read
 from pipeline.errors import DataError
+from sched_env.pods import forecast
+from sched_env.pods.foresight import times
 from sched_env.pods.scenario import DeployScenario
 from sched_env.pods.tables import PodTrace, offsets
 from sched_env.scenarios import Scenario
@@ -26,7 +29,6 @@ from sched_env.tables import NodeTable
 from wire.contracts.window import WINDOW_SECONDS
 
 _SIZES = ["cpu_request_cores", "mem_request_gib"]
-_USED = ["cpu_used_mean_cores", "mem_used_mean_gib"]
 _ROW_AMOUNTS = ("cpu_request", "mem_request", "cpu_used", "mem_used")
 AVERAGED = "averaged_over_s"
 PARTS = 5
@@ -80,7 +82,7 @@ def _arrays(folder: Path, start: datetime, end: datetime) -> tuple[windows.Array
 def _build(folder: Path, start: datetime, end: datetime, nodes: tuple[str, ...], clusters: list[str]) -> windows.Arrays:
     several = len(clusters) > 1
     pods = windows.frame_of(
-        folder, "pods", start, end, ["pod", "node", "function", "owner_kind", "present_ratio", *_SIZES, *_USED]
+        folder, "pods", start, end, ["pod", "node", "function", "owner_kind", "present_ratio", *_SIZES, *pod_use.USED]
     )
     # A pod that asks for nothing known cannot be placed.
     pods = pods.dropna(subset=_SIZES)
@@ -110,9 +112,7 @@ def _build(folder: Path, start: datetime, end: datetime, nodes: tuple[str, ...],
         "node": hosts.astype(np.int32),
         "cpu_request": pods["cpu_request_cores"].to_numpy(np.float64),
         "mem_request": pods["mem_request_gib"].to_numpy(np.float64),
-        # Windows tell the mean while the pod was there; the node had it for that part of the window.
-        "cpu_used": (pods["cpu_used_mean_cores"] * pods["present_ratio"]).fillna(0.0).to_numpy(np.float64),
-        "mem_used": (pods["mem_used_mean_gib"] * pods["present_ratio"]).fillna(0.0).to_numpy(np.float64),
+        **dict(zip(("cpu_used", "mem_used"), pod_use.of_windows(pods).T, strict=True)),
         "row_requests": offsets(counts),
         "arrival_offset_s": np.clip(demands["arrival_offset_s"].to_numpy(np.float64), 0.0, float(WINDOW_SECONDS)),
         "duration_s": demands["duration_s"].to_numpy(np.float64),
@@ -173,6 +173,7 @@ def scaled(trace: Trace, load: float) -> Trace:
     """Let every request take ``load`` times as much: requests are dealt to pods, so there is no arrival to speed up."""
     pods, nodes = trace
     more = {name: getattr(pods, name) * load for name in ("cpu", "mem", "cpu_used", "mem_used")}
+    more["forecast"] = times(pods.forecast, load, load)
     return dataclasses.replace(pods, **more), nodes
 
 
@@ -205,6 +206,7 @@ def resized(trace: Trace, scenario: Scenario, factor: float) -> tuple[Trace, Sce
         row_requests=offsets(counts),
         pod_names=tuple(f"{name}~{number}" if number else name for number in range(times) for name in pods.pod_names),
         up=pods.up[present][:, copies.source] if pods.up.size else pods.up,
+        forecast=pods.forecast[rows] if pods.forecast.size else pods.forecast,
         **cut,
     )
     return (grown, copied(nodes, copies)), scenario
@@ -217,6 +219,25 @@ def asked(trace: Trace, scenario: Scenario, rows: Rows) -> NDArray[np.float64]:
     end = np.minimum(rows + cast(DeployScenario, scenario).episode_windows, len(pods))
     first, stop = pods.window_rows[rows], pods.window_rows[end]
     return np.asarray((total[stop] - total[first]) / np.maximum(stop - first, 1))
+
+
+def believed(trace: Trace, models: Path, folder: Path, span: windows.Span) -> Trace:
+    """Let schedulers expect what the forecast says, by the use of the day before each window and nothing after it."""
+    model = pod_use.opened(models / forecast.NAME)
+    if model is None:
+        return trace
+    pods, nodes = trace
+    start = span.start - timedelta(seconds=forecast.DAY * WINDOW_SECONDS)
+    # Spelled as the trace's own names are, however many clusters the day before had.
+    clusters = set(windows.frame_of(folder, "pods", span.start, span.end, [])["cluster"])
+    use = pod_use.measured(folder, start, span.end, several=len(clusters) > 1)
+    window = np.repeat(pods.window_s // WINDOW_SECONDS, np.diff(pods.window_rows)).astype(np.int64) + forecast.DAY
+    at = np.searchsorted(np.array(use.names), np.array(pods.pod_names))[pods.pod]
+    said = forecast.expected(model, forecast.rows_of(use.mean, window, at))
+    # Calibration may have scaled what pods use; what they are expected to use goes with it.
+    measured, used = use.mean[window, at], np.stack([pods.cpu_used, pods.mem_used], axis=1)
+    factor = np.divide(used, measured, out=np.ones_like(used), where=measured > 0.0)
+    return dataclasses.replace(pods, forecast=times(said, *factor.T)), nodes
 
 
 def calibrated(trace: Trace, found: Calibration) -> Trace:
@@ -300,8 +321,9 @@ def scaled_demands(trace: Trace, values: list[Value]) -> Trace:
     """Let requests take so much of what they are said to take."""
     pods, nodes = trace
     gains = {value.name: value.value for value in values}
-    amounts = {name: getattr(pods, name) * gains.get(gain, 1.0) for name, gain in GAINS.items()}
-    return dataclasses.replace(pods, **amounts), nodes
+    factor = {name: gains.get(gain, 1.0) for name, gain in GAINS.items()}
+    amounts = {column: getattr(pods, column) * factor[name] for name in GAINS for column in (name, f"{name}_used")}
+    return dataclasses.replace(pods, **amounts, forecast=times(pods.forecast, **factor)), nodes
 
 
 DATASET = Dataset(
@@ -311,6 +333,7 @@ DATASET = Dataset(
     scaled,
     origins=origins,
     calibrated=calibrated,
+    believed=believed,
     fit=later("pipeline.calibrate.pods", "fit"),
     check=later("pipeline.calibrate.pods", "check"),
     decisive=dict.fromkeys([*GAINS.values(), AVERAGED], "resource_violations"),

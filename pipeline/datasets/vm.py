@@ -195,7 +195,7 @@ def brings(trace: RecordedVms) -> Mapping[str, Any]:
     return {**keys, **price, "start_min": 0, "start_max": 0}
 
 
-def believed(trace: RecordedVms, models: Path) -> RecordedVms:
+def believed(trace: RecordedVms, models: Path, *_: object) -> RecordedVms:
     """Let placing go by what the lifetime model expects of each VM, where one was shipped."""
     model = lifetimes.opened(models / lifetimes.NAME)
     if model is None:

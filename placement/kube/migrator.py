@@ -24,6 +24,7 @@ from placement.kube.config import MigratorSettings
 from placement.kube.lease import Lease
 from placement.kube.mover import Mover, Outcome
 from placement.kube.objects import Pod
+from placement.kube.past import Past
 from placement.kube.plan import Ask, Move
 from placement.kube.rest import Rest
 
@@ -79,6 +80,7 @@ class Migrator:
         settings: How far it may go.
         ask: Asks the policy.
         told: Takes the report of every cycle.
+        past: Says what pods are expected to use; None: nobody does.
     """
 
     def __init__(
@@ -89,9 +91,10 @@ class Migrator:
         settings: MigratorSettings,
         ask: Ask,
         told: Callable[[Report], None],
+        past: Past | None = None,
     ) -> None:
         self._rest, self._watched, self._lease, self._settings = rest, watched, lease, settings
-        self._ask, self._told = ask, told
+        self._ask, self._told, self._past = ask, told, past
         self._mover = Mover(rest, settings)
         self._refused: dict[str, float] = {}
         """Pod -> when it may be offered again, by our own clock."""
@@ -149,7 +152,9 @@ class Migrator:
                 return "a move of it was refused a while ago"
             return "it is too young" if now - pod.created < self._settings.min_age_s else None
 
-        plan = planning.make(nodes, pods, usage, self._settings, self._ask, stays, self._watched.cluster.price)
+        foreseen = self._past.expected(pods, usage) if self._past else {}
+        price = self._watched.cluster.price
+        plan = planning.make(nodes, pods, usage, self._settings, self._ask, stays, price, foreseen)
         before = {pod.metadata.uid for pod in pods}
         moves = [self._one(move) for move in plan.moves if not self._stopped.is_set()]
         return msgspec.structs.replace(

@@ -21,7 +21,9 @@ from placement.kube.eligible import eligible
 from placement.kube.movable import why_not
 from placement.kube.objects import GIB, Node, Pod
 from placement.kube.spread import Neighbours
+from sched_env.pods.counting import grained
 from sched_env.pods.features import FIT_TOLERANCE, STATISTICS
+from sched_env.pods.foresight import AHEAD
 from wire.contracts.place import PlacementRequest
 
 MOST_OFFERS = 500
@@ -94,6 +96,7 @@ def make(
     ask: Ask,
     stays: Callable[[Pod], str | None],
     prices: Callable[[Node], float],
+    foreseen: Mapping[str, Series] | None = None,
 ) -> Plan:
     """Decide one window.
 
@@ -105,8 +108,10 @@ def make(
         ask: The policy.
         stays: Says why a pod stays, beside what :func:`~placement.kube.movable.why_not` says: age, cool-down.
         prices: USD/hour of a node.
+        foreseen: What is expected of each pod, as ``foresight.AHEAD``; without it the policy takes the last window for
+            all that comes.
     """
-    window = _Window(nodes, pods, usage, prices)
+    window = _Window(nodes, pods, usage, prices, foreseen or {})
     plan = Plan(window.stressed(settings.threshold))
     budget = min(max(1, int(settings.budget * len(pods))), settings.most_moves)
     neighbours = Neighbours(nodes, pods)
@@ -146,7 +151,14 @@ def make(
 class _Window:
     """Nodes as rows: capacity, use at each position, requests."""
 
-    def __init__(self, nodes: list[Node], pods: list[Pod], usage: Measured, prices: Callable[[Node], float]) -> None:
+    def __init__(
+        self,
+        nodes: list[Node],
+        pods: list[Pod],
+        usage: Measured,
+        prices: Callable[[Node], float],
+        foreseen: Mapping[str, Series],
+    ) -> None:
         self._nodes = [node for node in nodes if node.resource("cpu") > 0.0 and node.resource("memory") > 0.0]
         self.names = [node.metadata.name for node in self._nodes]
         self._row = {name: row for row, name in enumerate(self.names)}
@@ -160,6 +172,10 @@ class _Window:
         self._requested, self._count = np.zeros((size, 2)), np.zeros(size)
         self._pods: dict[str, tuple[Pod, int]] = {}
         self._series: dict[str, NDArray[np.float64] | None] = {}
+        self._foreseen = bool(foreseen)
+        self._ahead: dict[str, Series] = {}
+        self._all_ahead = np.zeros((size, len(AHEAD)))
+        nothing = np.zeros(len(AHEAD))
         for pod in pods:
             row = self._row.get(pod.spec.node_name)
             if row is None:
@@ -168,6 +184,8 @@ class _Window:
             self._pods[uid] = (pod, row)
             cpu, mem = usage.get("pod_cpu", pod.key), usage.get("pod_mem", pod.key)
             self._series[uid] = None if cpu is None or mem is None else np.stack([cpu, mem])
+            # In whole grains, as in the simulator: sums are exact in any order.
+            self._ahead[uid] = grained(foreseen.get(pod.key, nothing))
             self._add(row, uid, 1.0)
         self._known = self._measure(usage)
         self._begun = ""
@@ -179,14 +197,20 @@ class _Window:
         for row, name in enumerate(self.names):
             cpu, mem = usage.get("node_cpu", name), usage.get("node_mem", name)
             if told and cpu is not None and mem is not None:
-                self._used[row] = np.maximum(self._used[row], np.stack([cpu, mem]))
-                known[row] = True
+                used = np.maximum(self._used[row], np.stack([cpu, mem]))
+                # What no pod is known to use goes on as it is.
+                beside = grained((used - self._used[row]).mean(axis=1))
+                self._all_ahead[row] += [
+                    0.0 if name.endswith("spread") else beside[int(name[:3] == "mem")] for name in AHEAD
+                ]
+                self._used[row], known[row] = used, True
         return known
 
     def _add(self, row: int, uid: str, sign: float) -> None:
         pod, series = self._pods[uid][0], self._series[uid]
         if series is not None:
             self._used[row] = np.maximum(self._used[row] + sign * series, 0.0)
+        self._all_ahead[row] += sign * self._ahead[uid]
         self._requested[row] += sign * _requests(pod)
         self._count[row] += sign
 
@@ -268,7 +292,7 @@ class _Window:
         }
         for place, resource in enumerate(("cpu", "mem")):
             found |= {f"{resource}_{name}": value for name, value in _statistics(self._used[:, place]).items()}
-        return found
+        return found | (dict(zip(AHEAD, self._all_ahead.T, strict=True)) if self._foreseen else {})
 
     def request(self, pod: Pod, moves_left: int, settings: MigratorSettings) -> PlacementRequest:
         series = self._series[pod.metadata.uid]
@@ -280,10 +304,13 @@ class _Window:
             "moves_left": float(moves_left),
             "pod_limit": float(self._limit.max()),
             "price_per_move": settings.price_per_move_usd,
+            "threshold": settings.threshold,
         }
         for place, resource in enumerate(("cpu", "mem")):
             for name, value in _statistics(series[place][np.newaxis]).items():
                 fields[f"{resource}_{name}"] = float(value[0])
+        if self._foreseen:
+            fields |= dict(zip(AHEAD, self._ahead[pod.metadata.uid].tolist(), strict=True))
         return PlacementRequest(pod.key[:253], fields)
 
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from placement.kube.config import PrometheusSettings
 from placement.kube.objects import GIB
+from wire.contracts.window import WINDOW_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,8 @@ KEPT_S = 600.0
 """How long what was seen last counts as known: two windows."""
 MOST_BYTES = 64 * 2**20
 """Of an answer: 50,000 pods with 21 samples each are 30 MiB."""
+WINDOWS_ASKED = 72
+"""Of a day, in one question (six hours): a whole day of 10,000 pods is more than Prometheus answers at once."""
 IMPOSSIBLE = 2.0
 """Times what the largest node has: nothing uses more than that, whatever is said."""
 
@@ -167,25 +170,46 @@ class Usage(threading.Thread):
         """Return of what a query is known."""
         return set(self._known[name])
 
+    def day(self, name: str, windows: int) -> dict[Key, Series]:
+        """Ask for the means of so many windows before the present one, the latest last; NaN where nothing is known.
+
+        What cannot be asked raises, as ``_fetch`` does.
+        """
+        query = f"avg_over_time(({self._queries[name]})[{WINDOW_SECONDS}s:{self._settings.step_s}s])"
+        end, found = math.floor(self._wall()), dict[Key, Series]()
+        for first in range(0, windows, WINDOWS_ASKED):
+            count = min(WINDOWS_ASKED, windows - first)
+            start = end - WINDOW_SECONDS * (windows - first)
+            for key, means in self._told(name, query, start, WINDOW_SECONDS, count).items():
+                found.setdefault(key, np.full(windows, np.nan))[first : first + count] = means
+        return found
+
     def _read(self, name: str, query: str, end: int) -> dict[Key, Known]:
         step, start = self._settings.step_s, end - self._settings.window_s
+        at = self._now()
+        told = self._told(name, query, start, step, self.positions)
+        return {key: Known(_filled(values), at) for key, values in told.items()}
+
+    def _told(self, name: str, query: str, start: int, step: int, positions: int) -> dict[Key, Series]:
+        """Ask a range and return what can be believed of it; NaN where nothing was said."""
+        end = start + step * (positions - 1)
         fields = {"query": query, "start": str(start), "end": str(end), "step": str(step)}
         answer = self._decoder.decode(self._fetch(fields))
         if answer.status != "success" or answer.data is None or answer.data.resultType != "matrix":
             raise ValueError(f"it answered {answer.status!r}: {answer.error[:200]}")
-        scale, most, at = self._measure(name)
-        found: dict[Key, Known] = {}
+        scale, most = self._measure(name)
+        found: dict[Key, Series] = {}
         for series in answer.data.result:
             key = _key(name, series.metric)
             if key is None:
                 self.rejected["labels"] += 1
                 continue
-            values = np.full(self.positions, np.nan)
+            values = np.full(positions, np.nan)
             for when, text in series.values:
                 place = round((when - start) / step) if math.isfinite(when) else -1
                 value = _number(text) / scale
                 reason = (
-                    "time" if not 0 <= place < self.positions
+                    "time" if not 0 <= place < positions
                     else "nan" if not math.isfinite(value)
                     else "negative" if value < 0.0
                     else "impossible" if value > most
@@ -196,15 +220,15 @@ class Usage(threading.Thread):
                 else:
                     self.rejected[reason] += 1
             if not np.isnan(values).all():
-                found[key] = Known(_filled(values), at)
+                found[key] = values
         return found
 
-    def _measure(self, name: str) -> tuple[float, float, float]:
-        """Return what one of our units is in theirs, the most that can be, and now."""
+    def _measure(self, name: str) -> tuple[float, float]:
+        """Return what one of our units is in theirs, and the most that can be."""
         cores, gib = self._largest()
         resource = name.partition("_")[2]
         most = {"cpu": cores, "mem": gib}.get(resource, math.inf) * IMPOSSIBLE
-        return GIB if resource == "mem" else 1.0, most or math.inf, self._now()
+        return GIB if resource == "mem" else 1.0, most or math.inf
 
     def _fetch(self, fields: dict[str, str]) -> bytes:
         settings, headers = self._settings, {"Accept": "application/json"}

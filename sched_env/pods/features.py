@@ -1,7 +1,8 @@
 """What a policy sees of ``pods``: one row for each node, as it would be with the offered pod on it.
 
 Use is described by how it went in the window: mean, 95th percentile, maximum and change (last - first). Statistics of
-node and pod are added up, which is exact for a mean over as many positions and from above for the others. The
+node and pod are added up, which is exact for a mean over as many positions and from above for the others. With
+foresight there is also what having the pod adds to the violations that are expected of the node (``foresight``). The
 functions below are row-wise: scalars inside kernels, columns in the service, the same bits both ways.
 """
 
@@ -10,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from sched_env.observation import NODE_CPU_CORES, NODE_MEM_GIB, Fields, Observation, columns, scalars
+from sched_env.pods.foresight import AHEAD, STAKES, UNITS, stakes, without
 from wire.contracts.feature_spec import Feature, FeatureSpec
 
 FIT_TOLERANCE = 1e-9
@@ -26,6 +29,10 @@ _USE: dict[str, tuple[str, float]] = {
     for resource, unit in (("cpu", "cores"), ("mem", "GiB"))
     for statistic in STATISTICS
 }
+_AHEAD: dict[str, tuple[str, float]] = {
+    name: (unit, 0.0 if name.endswith("spread") else np.nan) for name, unit in zip(AHEAD, UNITS, strict=True)
+}
+"""NaN: the mean of the window, and for certain."""
 STATE_FIELDS: Fields = {
     "cpu_capacity": ("cores", NODE_CPU_CORES),
     "mem_capacity": ("GiB", NODE_MEM_GIB),
@@ -36,6 +43,7 @@ STATE_FIELDS: Fields = {
     "mem_deployed": ("GiB", 0.0),  # memory requests of the node's pods
     "pods": ("count", 0.0),
     "active": ("flag", 1.0),  # up, not cordoned, and of the pod's cluster; else pods may stay there, not come
+    **_AHEAD,  # of all pods on the node: what is expected of the next window, and an hour later
     "penalty": ("ratio", np.nan),  # of the cluster in the window if the pod were here, for best_single_move
 }
 """Raw fields of a node: unit and the default when the live source has none."""
@@ -47,6 +55,8 @@ REQUEST_FIELDS: Fields = {
     "moves_left": ("count", 1.0),  # of the window's migration budget
     "pod_limit": ("count", 110.0),  # Kubernetes' own
     "price_per_move": ("USD", 0.0),
+    "threshold": ("ratio", 0.8),  # share of a node above which it is stressed
+    **_AHEAD,  # of the pod alone
 }
 """Raw fields of the offered pod and the limits of a move."""
 
@@ -60,9 +70,10 @@ _AFTER = tuple(
         ("change", f"last - first sample of (nodes + pods).{resource} in the window / capacity", True),
     )
 )
+_ADDED = "the bundle's model forecast: what the pod adds to"
 SPEC = FeatureSpec(
     problem="pods",
-    version=1,
+    version=2,
     candidate=(
         Feature("cpu_capacity", "cores", 64.0, "nodes.cpu_capacity_cores", 4.0),
         Feature("mem_capacity", "GiB", 64.0, "nodes.mem_capacity_gib", 16.0),
@@ -72,6 +83,10 @@ SPEC = FeatureSpec(
         Feature("cpu_shares_after", "ratio", 1.0, "(nodes.cpu_requested_cores + request) / capacity", 0.0),
         Feature("mem_after", "ratio", 1.0, "(nodes.mem_requested_gib + request) / capacity", 0.0),
         *_AFTER,
+        Feature("over_next", "share", 1.0, f"{_ADDED} the node's chance to be above the threshold next", 0.0, True),
+        Feature("over_later", "share", 1.0, f"{_ADDED} the node's chance to be above it in an hour", 0.0, True),
+        Feature("short_next", "ratio", 1.0, f"{_ADDED} the share of its capacity that the node lacks next", 0.0, True),
+        Feature("short_later", "ratio", 1.0, f"{_ADDED} the share of its capacity that it lacks in an hour", 0.0, True),
     ),
     request=(
         Feature("cpu", "cores", 8.0, "pods.cpu_request_cores", 1.0),
@@ -85,6 +100,8 @@ SPEC = FeatureSpec(
         Feature("price_per_move", "USD", 0.1, "the migrator's settings", 0.0, True),
     ),
 )
+BEFORE = msgspec.structs.replace(SPEC, version=1, candidate=SPEC.candidate[: -len(STAKES)])
+"""The spec before this one, and what is seen without foresight."""
 
 
 def after(value: Any, added: Any, moved: Any, inverse: Any) -> Any:
@@ -129,14 +146,39 @@ def complete(
 def build(candidates: Mapping[str, NDArray[Any]], request: Mapping[str, float]) -> Observation:
     """Build the observation from raw fields; what is left out takes its default."""
     node, pod = complete(candidates, request)
+    return _seen(node | at_stake(node, pod), pod, SPEC)
+
+
+def build_before(candidates: Mapping[str, NDArray[Any]], request: Mapping[str, float]) -> Observation:
+    """Build the observation of the spec before."""
+    return _seen(*complete(candidates, request), BEFORE)
+
+
+def at_stake(node: Mapping[str, Any], pod: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what having the pod adds to what is at stake on each node."""
+    less, more = [], []
+    for name in AHEAD:
+        of_node, of_pod = node[name], pod[name]
+        if not name.endswith("spread"):
+            mean = f"{name[:3]}_mean"
+            of_node = np.where(np.isnan(of_node), node[mean], of_node)
+            of_pod = pod[mean] if np.isnan(of_pod) else of_pod
+        less.append(without(of_node, of_pod, node["here"]))
+        more.append(less[-1] + of_pod)
+    limits = [1.0 / node["cpu_capacity"], 1.0 / node["mem_capacity"], pod["threshold"]]
+    there, gone = stakes(*more, *limits), stakes(*less, *limits)
+    return {name: there[k] - gone[k] for k, name in enumerate(STAKES)}
+
+
+def _seen(node: Mapping[str, Any], pod: Mapping[str, Any], spec: FeatureSpec) -> Observation:
     mask = fits(
         node["here"], node["mem_capacity"], node["mem_deployed"], node["pods"],
         pod["mem"], pod["moves_left"], pod["pod_limit"],
     )  # fmt: skip
     mask &= (node["here"] > 0.0) | (node["active"] > 0.0)
     return Observation(
-        np.stack([node[feature.name] for feature in SPEC.candidate], axis=-1, dtype=np.float32),
-        np.array([pod[feature.name] for feature in SPEC.request], np.float32),
+        np.stack([node[feature.name] for feature in spec.candidate], axis=-1, dtype=np.float32),
+        np.array([pod[feature.name] for feature in spec.request], np.float32),
         mask,
     )
 

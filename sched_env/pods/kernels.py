@@ -8,7 +8,7 @@ import numpy as np
 
 from sched_env.jit import inline, lean_kernel, part
 from sched_env.pods import features
-from sched_env.pods.measure import NONE, add, unlink, with_pod, work_out
+from sched_env.pods.measure import NONE, add, stakes, unlink, with_pod, work_out
 from sched_env.pods.state import (
     ALL_CROWDED,
     ALL_OVER,
@@ -56,6 +56,9 @@ from sched_env.vector import END_OF_TRACE, HORIZON, Buffers
 after = part(features.after)
 fits = part(features.fits)
 
+FORESEEN = len(features.BEFORE.candidate)
+"""The first column that is there with foresight alone."""
+
 
 @part
 def coolest(cluster: Cluster, state: State, b: int) -> int:
@@ -100,6 +103,26 @@ def pick(cluster: Cluster, rules: Rules, state: State, b: int, anyway: bool) -> 
 
 
 @part
+def foresee(cluster: Cluster, rules: Rules, state: State, candidates: Any, b: int, r: int) -> None:
+    """Write what having the pod of row r adds to what is at stake on each node.
+
+    A node as it is has the pod, or has it not; only the other side is worked out.
+    """
+    pod, hot = cluster.ahead[r], state.cursor[b, HOT]
+    for n in range(candidates.shape[0]):
+        sign = -1.0 if n == hot else 1.0
+        sums, kept, fixed = state.ahead[b, n], state.stakes[b, n], cluster.nodes[n]
+        other = stakes(
+            sums[0] + sign * pod[0], sums[1] + sign * pod[1], sums[2] + sign * pod[2], sums[3] + sign * pod[3],
+            sums[4] + sign * pod[4], sums[5] + sign * pod[5], sums[6] + sign * pod[6], sums[7] + sign * pod[7],
+            fixed[CPU_INVERSE], fixed[MEM_INVERSE], rules.threshold,
+        )  # fmt: skip
+        for column in range(len(other)):
+            added = kept[column] - other[column] if n == hot else other[column] - kept[column]
+            candidates[n, FORESEEN + column] = added
+
+
+@part
 def observe(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) -> None:
     """Write the observation of the offered pod.
 
@@ -134,6 +157,8 @@ def observe(cluster: Cluster, rules: Rules, state: State, out: Buffers, b: int) 
             seen[7 + column] = after(node[column], use[column], moved, cpu_inverse)
         for column in range(MEM_MEAN, MEM_CHANGE + 1):
             seen[7 + column] = after(node[column], use[column], moved, mem_inverse)
+    if rules.foresight:
+        foresee(cluster, rules, state, candidates, b, r)
     out.feasible[b] = count
     out.time_s[b] = cluster.window_s[state.cursor[b, WINDOW]] + WINDOW_S  # windows are decided at their end
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from sched_env.jit import part
+from sched_env.pods import foresight
 from sched_env.pods.counting import P95_ABOVE, SLACK
 from sched_env.pods.state import (
     ALL_CPU,
@@ -47,6 +48,8 @@ from sched_env.pods.state import (
 )
 from sched_env.sorting import sort
 from sched_env.tables import Floats
+
+stakes = part(foresight.stakes)
 
 NONE = -1
 """No row or no node: the end of a list, a pod that is nowhere."""
@@ -89,6 +92,8 @@ def add(cluster: Cluster, rules: Rules, state: State, b: int, n: int, r: int, si
     node[PODS] += sign
     book[ALL_CPU] += sign * ask[CPU_DEMAND]
     book[ALL_MEM] += sign * ask[MEM_DEMAND]
+    for column in range(cluster.ahead.shape[1]):
+        state.ahead[b, n, column] += sign * cluster.ahead[r, column]
     if rules.parallel:
         return
     begin = cluster.row_requests[r]
@@ -211,6 +216,12 @@ def recount(
 def work_out(cluster: Cluster, rules: Rules, state: State, scratch: Scratch, b: int, n: int) -> None:
     """Bring a node's rows of the state up to date with its pods."""
     recount(cluster, rules, state, scratch, b, n, state.nodes[b, n], state.books[b, n])
+    if rules.foresight:
+        fixed, sums, kept = cluster.nodes[n], state.ahead[b, n], state.stakes[b, n]
+        kept[0], kept[1], kept[2], kept[3] = stakes(
+            sums[0], sums[1], sums[2], sums[3], sums[4], sums[5], sums[6], sums[7],
+            fixed[CPU_INVERSE], fixed[MEM_INVERSE], rules.threshold,
+        )  # fmt: skip
 
 
 @part

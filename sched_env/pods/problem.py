@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import cast
+
+import msgspec
+
 from sched_env.pods import features, heuristics
 from sched_env.pods.scenario import DeployScenario
-from sched_env.problem import LOWER, Problem, Simulation
+from sched_env.problem import LOWER, Earlier, Problem, Simulation
+from sched_env.scenarios import Scenario
 
 
 def _simulation() -> Simulation:
     from sched_env.pods import batch, bounds, vector
 
     return Simulation(vector.make, batch.batch, bounds.of_starts)
+
+
+def _view(scenario: Scenario) -> Problem | None:
+    return None if cast(DeployScenario, scenario).foresight else SHORT_SIGHTED
+
+
+def _without_foresight(scenario: Scenario) -> Scenario:
+    return msgspec.structs.replace(cast(DeployScenario, scenario), foresight=False)
 
 
 PROBLEM = Problem(
@@ -39,5 +53,10 @@ PROBLEM = Problem(
     guardrails=lambda _: ("performance_violation_rate",),
     bound_metric=lambda _: "resource_violations",
     simulation=_simulation,
+    earlier=Earlier(features.BEFORE, features.build_before, _without_foresight),
+    view=_view,
     environments={"Deploy-v0": ("sched_env.pods.env:DeployEnv", "pods/deploy")},
 )
+
+SHORT_SIGHTED = replace(PROBLEM, spec=features.BEFORE, build=features.build_before, earlier=None)
+"""As it is seen without ``foresight``: the window that was."""

@@ -51,6 +51,10 @@ class DeployScenario(Scenario, frozen=True, kw_only=True, forbid_unknown_fields=
     """Of a performance violation."""
     weight_moved: Amount = 0.01
     """Of a core or GiB that a moved pod requests."""
+    foresight: bool = False
+    """Whether a policy sees what a move does to the violations that are expected in the next window and an hour later
+    (features of spec 2), by the bundle's forecast. It costs a quarter of the decisions a second or more, and says
+    nothing new where use cannot be foreseen."""
     episode_windows: Positive = 48
     """Windows that are counted in one episode: four hours."""
     node_price_usd_per_hour: Amount | None = None

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sched_env.pods.counting import INSTANT_S, demand, grained
+from sched_env.pods.foresight import AHEAD, STAKES
 from sched_env.pods.scenario import DeployScenario
 from sched_env.pods.tables import Offsets, PodTrace, offsets
 from sched_env.tables import Floats, NodeTable
@@ -54,6 +55,8 @@ class Cluster(NamedTuple):
     """[rows, 4]: what is needed of every pod in every window, apart from what is needed of the offered one."""
     use: Floats
     """[rows, 8]: of the pod alone."""
+    ahead: Floats
+    """[rows, 8]: what is expected of the pod, as ``foresight.AHEAD``; [rows, 0] without foresight."""
     row_requests: Offsets
     demands: Floats
     """[requests x 2]: cores and GiB while a request runs, in turn."""
@@ -90,6 +93,7 @@ class Rules(NamedTuple):
     weight_moved: float
     calm: bool
     """Whether pods of nodes that are not stressed are offered too."""
+    foresight: bool
 
 
 class State(NamedTuple):
@@ -107,6 +111,10 @@ class State(NamedTuple):
     """[B, N, 11]: what observations need."""
     books: Floats
     """[B, N, 9]: what is counted."""
+    ahead: Floats
+    """[B, N, 8]: what is expected of the pods of a node, added up; [B, N, 0] without foresight, as the next."""
+    stakes: Floats
+    """[B, N, 4]: what is at stake on a node with its pods as they are, as ``foresight.STAKES``."""
     loads: Floats
     """[B, N, K x 2]: cpu and memory by position, in turn (with ``serial``); K is the most requests of a pod."""
     counts: NDArray[np.int16]
@@ -163,11 +171,12 @@ def prepared(trace: PodTrace, table: NodeTable) -> tuple[PodTrace, NDArray[np.in
         held=trace.held[order],
         domain=trace.domain[order],
         up=trace.up,
+        forecast=trace.forecast[order] if trace.forecast.size else trace.forecast,
     )
     return ready, order
 
 
-def cluster_of(trace: PodTrace, table: NodeTable) -> Cluster:
+def cluster_of(trace: PodTrace, table: NodeTable, *, foresight: bool) -> Cluster:
     """Prepare a trace and a node table for the kernels."""
     nodes = np.stack([table.cpu, table.mem, 1.0 / table.cpu, 1.0 / table.mem, table.price_usd_per_hour], axis=1)
     served = np.stack([demand(trace.cpu, trace.duration_s), demand(trace.mem, trace.duration_s)], axis=1)
@@ -197,6 +206,7 @@ def cluster_of(trace: PodTrace, table: NodeTable) -> Cluster:
         up=np.ascontiguousarray(trace.up) if trace.up.size else np.ones((len(trace), len(table)), np.bool_),
         asks=_asks_of(trace, served),
         use=np.zeros((trace.pod.size, 8)),  # by ``kernels.describe``
+        ahead=grained(trace.ahead()) if foresight else np.empty((trace.pod.size, 0)),
         row_requests=np.array(trace.row_requests),
         demands=np.stack([trace.cpu, trace.mem], axis=1).ravel(),
         served=served,
@@ -252,10 +262,11 @@ def rules_of(scenario: DeployScenario) -> Rules:
         weight_unmet=float(scenario.weight_unmet),
         weight_moved=float(scenario.weight_moved),
         calm=scenario.offers == "all",
+        foresight=scenario.foresight,
     )
 
 
-def empty_state(B: int, N: int, trace: PodTrace, *, parallel: bool) -> State:
+def empty_state(B: int, N: int, trace: PodTrace, *, parallel: bool, foresight: bool) -> State:
     """Allocate the state; the reset kernel fills it."""
     rows = int(np.diff(trace.window_rows).max())
     most = 0 if parallel else int(np.diff(trace.row_requests).max())
@@ -266,6 +277,8 @@ def empty_state(B: int, N: int, trace: PodTrace, *, parallel: bool) -> State:
         links=np.zeros((B, rows, 2), np.int32),
         nodes=np.zeros((B, N, 11)),
         books=np.zeros((B, N, 9)),
+        ahead=np.zeros((B, N, len(AHEAD) if foresight else 0)),
+        stakes=np.zeros((B, N, len(STAKES) if foresight else 0)),
         loads=np.zeros((B, N, 2 * most)),
         counts=np.zeros((B, N, most + 1), np.int16),
         totals=np.zeros((B, 11)),

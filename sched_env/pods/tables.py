@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sched_env.pods.foresight import AHEAD
 from sched_env.tables import Floats
 from wire.contracts.window import WINDOW_SECONDS
 from wire.errors import TraceError
@@ -57,6 +58,9 @@ class PodTrace:
     """Cluster of the pod, as ``NodeTable.domain``; left out: one cluster."""
     up: NDArray[np.bool_] = field(default_factory=lambda: np.empty((0, 0), np.bool_))
     """[windows, nodes]: which nodes take pods in a window, beside those they have; left out: all."""
+    forecast: Floats = field(default_factory=lambda: np.empty((0, len(AHEAD))))
+    """[rows, 8]: what was expected of the pod at the end of this window, as ``foresight.AHEAD``; left out: see
+    :meth:`ahead`."""
 
     def __post_init__(self) -> None:
         """Coerce the columns (mapped ones stay mapped) and refuse what the kernels cannot replay."""
@@ -78,7 +82,9 @@ class PodTrace:
             **dict.fromkeys(_REQUEST_FLOATS, (np.float64, requests)),
         }
         for name, (dtype, size) in shapes.items():
-            object.__setattr__(self, name, _column(name, getattr(self, name), dtype, size))
+            object.__setattr__(self, name, _array(name, getattr(self, name), dtype, (size,)))
+        foreseen = (rows if np.size(self.forecast) else 0, len(AHEAD))
+        object.__setattr__(self, "forecast", _array("forecast", self.forecast, np.float64, foreseen))
         object.__setattr__(self, "pod_names", tuple(self.pod_names))
         if rows == 0:
             raise TraceError("the trace has no pods", "at least one window with one pod")
@@ -91,7 +97,7 @@ class PodTrace:
         _check_offsets("row_requests", self.row_requests, requests)
         _check_range("pod", self.pod, 0, len(self.pod_names) - 1)
         _check_range("node", self.node, -1, np.inf)
-        for name in (*_ROW_FLOATS, *_REQUEST_FLOATS):
+        for name in (*_ROW_FLOATS, *_REQUEST_FLOATS, "forecast"):
             _check_range(name, getattr(self, name), 0.0, np.finfo(np.float64).max)
         window = np.repeat(np.arange(len(self)), np.diff(self.window_rows))
         if np.unique(window * len(self.pod_names) + self.pod).size != rows:
@@ -113,8 +119,16 @@ class PodTrace:
             row_requests=self.row_requests[rows.start : rows.stop + 1] - requests.start,
             pod_names=self.pod_names,
             up=self.up[start:stop],
+            forecast=self.forecast[rows] if self.forecast.size else self.forecast,
             **cut,
         )
+
+    def ahead(self, rows: slice = slice(None)) -> Floats:
+        """Return [rows, 8] of what is expected of pods; where nobody foresees, the same again, for certain."""
+        if self.forecast.size:
+            return self.forecast[rows]
+        again = {"cpu": self.cpu_used[rows], "mem": self.mem_used[rows]}
+        return np.stack([again[name[:3]] * (not name.endswith("spread")) for name in AHEAD], axis=1)
 
 
 def offsets(counts: Any) -> Offsets:
@@ -123,10 +137,10 @@ def offsets(counts: Any) -> Offsets:
     return result
 
 
-def _column(name: str, values: Any, dtype: type, size: int) -> NDArray[Any]:
+def _array(name: str, values: Any, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
     array: NDArray[Any] = np.asanyarray(values, dtype=dtype)
-    if array.shape != (size,):
-        raise TraceError(f"PodTrace.{name} has shape {array.shape}", f"({size},)")
+    if array.shape != shape:
+        raise TraceError(f"PodTrace.{name} has shape {array.shape}", f"{shape}")
     return array
 
 
@@ -136,6 +150,8 @@ def _check_offsets(name: str, values: Offsets, end: int) -> None:
 
 
 def _check_range(name: str, values: NDArray[Any], low: float, high: float) -> None:
-    bad = np.flatnonzero(~((values >= low) & (values <= high)))
+    bad = np.argwhere(~((values >= low) & (values <= high)))
     if bad.size:
-        raise TraceError(f"PodTrace.{name} row {bad[0]}: {values[bad[0]]}", f"a number from {low:g} to {high:g}")
+        raise TraceError(
+            f"PodTrace.{name} row {bad[0][0]}: {values[tuple(bad[0])]}", f"a number from {low:g} to {high:g}"
+        )

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from sched_env.occupancy import Choice, Layout, Present, present
 from sched_env.pods import batch as rules
 from sched_env.pods import kernels
-from sched_env.pods.counting import loads, requests_of, statistics
+from sched_env.pods.counting import grained, loads, requests_of, statistics
 from sched_env.pods.features import STATISTICS
+from sched_env.pods.foresight import AHEAD
 from sched_env.pods.scenario import DeployScenario
 from sched_env.pods.state import (
     CPU_INVERSE,
@@ -94,8 +95,10 @@ class DeployVectorEnv(PlacementVectorEnv):
         self.asked = asked[rows]
         """[rows, 2]: cpu and memory requests as they were given, to the digit; the kernels' are rounded to grains."""
         self.rules = rules_of(scenario)
-        self.cluster = cluster_of(trace, nodes)
-        self.state = empty_state(num_envs, len(nodes), trace, parallel=self.rules.parallel)
+        self.cluster = cluster_of(trace, nodes, foresight=scenario.foresight)
+        self.state = empty_state(
+            num_envs, len(nodes), trace, parallel=self.rules.parallel, foresight=scenario.foresight
+        )
         self.scratch = scratch_of(trace)
         kernels.describe(*self.arguments)
         kernels.survey(*self.arguments)
@@ -189,8 +192,10 @@ class DeployVectorEnv(PlacementVectorEnv):
 
         def added_up(values: Floats) -> Floats:
             there = place >= 0
-            asked = values[first : first + place.size]
-            return np.bincount(place[there], asked[there], len(table)).astype(np.float64)
+            return np.bincount(place[there], values[there], len(table)).astype(np.float64)
+
+        span = slice(first, first + place.size)
+        ahead = grained(trace.ahead(span))
 
         candidates: dict[str, Floats] = {
             "cpu_capacity": table.cpu,
@@ -198,10 +203,11 @@ class DeployVectorEnv(PlacementVectorEnv):
             "price": table.price_usd_per_hour,
             "here": (np.arange(len(table)) == cursor[HOT]).astype(np.float64),
             **dict(zip(_USE, use.T, strict=True)),
-            "cpu_shares": added_up(trace.cpu_request),
-            "mem_deployed": added_up(trace.mem_request),
+            "cpu_shares": added_up(trace.cpu_request[span]),
+            "mem_deployed": added_up(trace.mem_request[span]),
             "pods": np.array([float(len(on_node)) for on_node in rows]),
             "active": (self.cluster.up[window] & (table.domain == trace.domain[offered])).astype(np.float64),
+            **{name: added_up(values) for name, values in zip(AHEAD, ahead.T, strict=True)},
             "penalty": np.empty(len(table)),
         }
         rules.penalties(*self.arguments, b, candidates["penalty"])
@@ -212,6 +218,8 @@ class DeployVectorEnv(PlacementVectorEnv):
             "moves_left": float(cursor[MOVES_LEFT]),
             "pod_limit": self.rules.pod_limit,
             "price_per_move": self.rules.price_per_move,
+            "threshold": self.rules.threshold,
+            **dict(zip(AHEAD, ahead[int(cursor[ROW])].tolist(), strict=True)),
         }
         return candidates, request
 

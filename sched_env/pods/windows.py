@@ -141,6 +141,7 @@ def enter(
     state.head[b] = NONE
     state.nodes[b] = 0.0
     state.books[b] = 0.0
+    state.ahead[b] = 0.0
     state.loads[b] = 0.0
     state.counts[b] = 0
     newcomers = outside = 0

@@ -1,4 +1,4 @@
-"""What the quality benchmark computes beside training: pages, fronts, and counts of windows before."""
+"""What the quality benchmark computes beside training: pages, fronts, and what is foreseen of pods."""
 
 from __future__ import annotations
 
@@ -8,10 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from sched_env import heuristics
-from sched_env.pods import counting
-from sched_env.pods.state import PREVIOUS, ROW, WINDOW
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,36 +45,16 @@ def test_a_front_is_the_area_up_to_the_worst_rule():
     assert found["above"]["good"]["difference"] == pytest.approx(2 / 6)
 
 
-def test_windows_before_are_counted_with_the_pods_where_they_are():
+def test_pods_are_foreseen_by_what_came_before_and_the_control_by_what_others_did():
     import quality_pods
 
-    episodes = quality_pods.generated(0.58, range(1))[0]
-    env = episodes.env
-    env.reset(options={"starts": episodes.part.starts, "park": True})
-    rule = heuristics.batch(quality_pods.RULE, env)
-    for _ in range(60):
-        env.step(rule())
-    quality_pods.counted_before(env.arguments, env.buffers.active, *episodes.room, episodes.before)
-    cluster, rules, state, _ = env.arguments
-    for b in (0, 3, 7):
-        window, offered = int(state.cursor[b, WINDOW]), int(state.cursor[b, ROW])
-        rows = np.arange(cluster.window_rows[window], cluster.window_rows[window + 1])
-        place = state.place[b, window & 1, : rows.size]
-        for back in range(quality_pods.WINDOWS):
-            previous = cluster.pods[rows, PREVIOUS]
-            rows = np.where(previous >= 0, cluster.window_rows[window - back - 1] + previous, rows)
-            for n in range(len(cluster.nodes)):
-                others = [k for k in np.flatnonzero(place == n) if k != offered]
-                without, with_pod = (_weighed(cluster, rules, n, rows[ks]) for ks in (others, [*others, offered]))
-                assert episodes.before[b, back, n] == pytest.approx(with_pod - without)
-
-
-def _weighed(cluster, rules, n, rows):
-    pods = []
-    for r in rows:
-        begin, end = cluster.row_requests[r], cluster.row_requests[r + 1]
-        asked = cluster.demands[2 * begin : 2 * end].reshape(-1, 2)
-        pods.append(counting.Requests(np.zeros(end - begin), np.zeros(end - begin), asked[:, 0], asked[:, 1]))
-    load, (cpu, mem) = counting.loads(pods, "serial"), cluster.nodes[n, :2]
-    above = counting.above(load, cpu, mem, rules.threshold)
-    return rules.weight_over * above + rules.weight_under * counting.below(load, cpu, mem, rules.under_threshold)
+    (_, trace, _), (_, other, _) = quality_pods.generated(0.58, range(2))
+    early = [(pods.windows(0, 250), nodes) for pods, nodes in (trace, other)]
+    model = quality_pods.fitted(early[:1], early[1:])
+    known = quality_pods.foreseen(early[0], model)[0].forecast
+    longer, _ = quality_pods.foreseen((trace[0].windows(0, 300), trace[1]), model)
+    assert longer.forecast[: len(known)].tobytes() == known.tobytes()
+    shuffled = quality_pods.foreseen(early[0], model, shuffled=0)[0].forecast
+    first, second = early[0][0].window_rows[[100, 101]]
+    assert sorted(map(tuple, shuffled[first:second])) == sorted(map(tuple, known[first:second]))
+    assert (shuffled[first:second] != known[first:second]).any()

@@ -17,7 +17,7 @@ stage, problem, seed = (*sys.argv[1:], "", "")[:3]
 if stage == "train" and (problem == "vm" or (problem, seed) == ("jobs", "1")):
     raise SystemExit(f"{problem} {seed} does not train")
 outs = {"ingest": "data/raw", "clean": "data/windows", "validate": "data/validation"}
-outs["runtime_model"], outs["lifetime_model"] = "data/models/jobs", "data/models/vm"
+outs |= {"runtime_model": "data/models/jobs", "lifetime_model": "data/models/vm", "forecast": "data/models/pods"}
 out = pathlib.Path(outs.get(stage) or {
     "calibrate": f"data/calibration/{problem}", "train": f"data/policies/{problem}/ppo-{seed}",
     "export": f"data/bundles/{problem}", "evaluate": f"data/evaluation/{problem}", "gate": f"data/gate/{problem}",
@@ -36,6 +36,7 @@ stages:
   validate: {cmd: python stages.py validate, deps: [data/windows], outs: [data/validation]}
   runtime_model: {cmd: python stages.py runtime_model, deps: [data/validation], outs: [data/models/jobs]}
   lifetime_model: {cmd: python stages.py lifetime_model, deps: [data/validation], outs: [data/models/vm]}
+  forecast: {cmd: python stages.py forecast, deps: [data/validation], outs: [data/models/pods]}
   calibrate:
     matrix: {problem: "${problems}"}
     cmd: python stages.py calibrate ${item.problem}

@@ -20,7 +20,7 @@ from wire.contracts.bundle import Verdict
 @pytest.fixture(scope="module")
 def decisions() -> list[tuple[dict[str, Any], dict[str, float], int, Observation]]:
     """Raw fields of some decisions, the pod's present node, and what the kernels made of it."""
-    env, rng, found = DeployEnv(6), np.random.default_rng(0), []
+    env, rng, found = DeployEnv(6, foresight=True), np.random.default_rng(0), []
     env.reset(seed=1)
     for _ in range(12):
         seen = env.many.observe()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ Series = dict[str, Callable[[float], float]]
 
 class PlayedPrometheus:
     """Answers the question whose PromQL is the name of a series set: give the settings ``queries`` by :attr:`QUERIES`.
+
+    Of a series set it also tells averages over time, as a subquery asks for them.
 
     ``mood`` changes how: ``well``, ``dead`` (connection cut), ``slow``, ``drops`` (byte by byte), ``garbage``,
     ``error`` (its own way to say no), ``huge``.
@@ -80,6 +83,9 @@ class PlayedPrometheus:
 
     def answer(self, asked: dict[str, list[str]]) -> dict[str, Any]:
         name, start, end, step = (asked[key][0] for key in ("query", "start", "end", "step"))
+        averaged = re.fullmatch(r"avg_over_time\(\((.+)\)\[(\d+)s:(\d+)s\]\)", name)
+        name, over, apart = averaged.groups() if averaged else (name, "1", "1")
+        back = [float(apart) * k for k in range(int(over) // int(apart))]
         if name in self.raw:
             return {"status": "success", "data": {"resultType": "matrix", "result": self.raw[name]}}
         series = self.series.get(name, {})
@@ -88,7 +94,9 @@ class PlayedPrometheus:
             namespace, _, pod = key.partition("/")
             times = [float(start) + k * float(step) for k in range(int((float(end) - float(start)) / float(step)) + 1)]
             labels = {"node": key} if name.startswith("node") else {"namespace": namespace, "pod": pod}
-            result.append({"metric": labels, "values": [[at, repr(use(self.time(at)))] for at in times]})
+            means = [sum(use(self.time(at - ago)) for ago in back) / len(back) for at in times]
+            told = [[at, repr(mean)] for at, mean in zip(times, means, strict=True)]
+            result.append({"metric": labels, "values": told})
         return {"status": "success", "data": {"resultType": "matrix", "result": result}}
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from placement.kube.plan import Answer
 from placement.kube.spread import Neighbours
 from sched_env import heuristics
 from sched_env.pods import features
+from sched_env.pods.foresight import AHEAD
 
 POSITIONS = 21
 
@@ -209,8 +210,31 @@ def test_neighbours_that_must_be_far_or_near_and_even_spread() -> None:
     assert there.refused(pods[1]) == {"c", "d", "bare"}, "moves count at once"
 
 
+def test_what_a_node_uses_beside_its_pods_is_expected_to_go_on() -> None:
+    """Of the node's 3.8 cores its pods use 2 and are expected to use 1; nobody measures what the rest is."""
+    seen: list[dict[str, Any]] = []
+
+    def look(names: list[str], columns: Mapping[str, Any], request: Any) -> Answer:
+        seen.append({name: values.copy() for name, values in columns.items()} | {"offered": request.fields})
+        return Answer("b", None, False, "")
+
+    pods = [pod(f"p{index}", "a") for index in range(4)]
+    usage = Told({one.key: (0.5, 1.0) for one in pods}, {"a": (3.8, 4.0), "b": (0.25, 0.0)})
+    said = {one.key: np.array([0.25, 0.125, 0.5, 1.0, 1.0, 1.0, 0.0, 0.0]) for one in pods}
+    planning.make(
+        [node("a"), node("b")], pods, usage, MigratorSettings("lab", least_saved=0), look,
+        lambda _: None, lambda _: 1.0, said,
+    )  # fmt: skip
+    columns = seen[0]
+    assert columns["cpu_next"].tolist() == pytest.approx([1.0 + 1.8, 0.25], abs=1e-5)
+    assert columns["cpu_later"].tolist() == pytest.approx([0.5 + 1.8, 0.25], abs=1e-5)
+    assert columns["mem_later"].tolist() == [4.0, 0.0]
+    assert columns["cpu_later_spread"].tolist() == [4.0, 0.0]
+    assert (columns["offered"]["cpu_next"], columns["offered"]["threshold"]) == (0.25, 0.8)
+
+
 def test_an_offer_looks_to_the_policy_as_it_does_in_training() -> None:
-    """Fields are those of the problem, all of them but the exact penalty, and the statistics are its statistics."""
+    """Fields are those of the problem, all of them but the exact penalty and what nobody has foreseen."""
     seen: list[tuple[dict[str, Any], dict[str, float]]] = []
 
     def look(names: list[str], columns: Mapping[str, Any], request: Any) -> Answer:
@@ -227,8 +251,8 @@ def test_an_offer_looks_to_the_policy_as_it_does_in_training() -> None:
 
     plan([node("a"), node("b"), node("c")], pods, Rising(used(pods, 0.9)._pods, used(pods, 0.9)._nodes), look)
     columns, fields = seen[0]
-    assert columns.keys() == features.STATE_FIELDS.keys() - {"penalty"}
-    assert fields.keys() == features.REQUEST_FIELDS.keys()
+    assert columns.keys() == features.STATE_FIELDS.keys() - {"penalty"} - set(AHEAD)
+    assert fields.keys() == features.REQUEST_FIELDS.keys() - set(AHEAD)
     assert (fields["cpu_mean"], fields["cpu_max"], fields["cpu_first"], fields["cpu_last"]) == (0.5, 1.0, 0.0, 1.0)
     assert fields["cpu_p95"] == rising[-2], "one position of 21 is above it: at most 5 %"
     assert columns["here"].tolist() == [1.0, 0.0, 0.0]

@@ -64,7 +64,7 @@ def test_window_changes_are_features_of_nodes_and_of_the_offered_pod():
     env = make_vec("pods/deploy", 1, **KEYS)
     env.reset(seed=0)
     nodes, pod = env.raw_fields(0)
-    seen = dict(zip([f.name for f in spec.candidate], env.buffers.candidates[0].T, strict=True))
+    seen = dict(zip([f.name for f in env.feature_spec.candidate], env.buffers.candidates[0].T, strict=True))
     here = int(nodes["here"].argmax())
     change = nodes["cpu_last"] - nodes["cpu_first"]
     assert seen["cpu_change_after"][here] == pytest.approx(change[here] / 100.0, rel=1e-6)
