@@ -47,9 +47,7 @@ SECTIONS = {
     "front": Section(students.front, students.front_shown, students.front_page),
     "jobs": Section(students.measure, students.shown, students.page),
     "jobs_philly": Section(students.measure, students.shown, students.page),
-    "pods": Section(
-        quality_pods.measure, quality_pods.shown, quality_pods.page, "Pods: weights beside the price of a move"
-    ),
+    "pods": Section(quality_pods.measure, quality_pods.shown, quality_pods.page, "Pods: moves judged by what comes"),
     "vm": Section(quality_vm.measure, quality_vm.shown, quality_vm.page, "VMs: waiting, server hours, the rest"),
     "workflow": Section(
         quality_workflow.measure, quality_workflow.shown, quality_workflow.page, "Workflows: makespan and cost"

@@ -208,6 +208,7 @@ def measure(_name: str, data: Path, seeds: int) -> dict[str, Any]:
     result: dict[str, Any] = {"traces": {}}
     for title, load in PODS_LOADS.items():
         entry: dict[str, Any] = {"load": load, "searches": {}}
+        result["traces"][title] = entry
         for search, shuffled, count in ((SEARCH, None, seeds), (CONTROL, 0, 1)):
             train, validation, test, further = parts(title, load, data, shuffled)
             starts = [each.starts.tolist() for each in (*train, *validation)]
@@ -225,7 +226,6 @@ def measure(_name: str, data: Path, seeds: int) -> dict[str, Any]:
             say(f"pods, {title}, {search}: {entry['searches'][search]['chosen on validation'][METRICS[0]]}")
         entry["share"] = _violated(test)
         entry["look-ahead"] = compared([[look_ahead(test[0].part, RULE, 40, METRICS)]], test[:1])
-        result["traces"][title] = entry
     return result | {"seeds": seeds, "cpu_s_a_training": spent, **spent_since(began)}
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from quality_cases import FRONT, FRONT_BASES, FRONT_BETAS, FRONT_SEEDS, NIGHT, Case, functions, jobs, philly
+from quality_cases import FRONT, FRONT_BASE, FRONT_BETAS, FRONT_SEEDS, NIGHT, Case, functions, jobs, philly
 from quality_parts import (
     Figures,
     Floats,
@@ -146,7 +146,7 @@ def front(_name: str, data: Path, seeds: int) -> dict[str, Any]:
     for beta in FRONT_BETAS:
         case = functions(data, beta=beta)
         part = case.tests["10 nodes"]
-        students = [student(case, seed, base=FRONT_BASES[beta]) for seed in range(seeds)]
+        students = [student(case, seed, base=FRONT_BASE, polish=0) for seed in range(seeds)]
         spent += [round(seconds, 1) for _, seconds in students]
         named = {f"students, seed {seed}": each.scorer for seed, (each, _) in enumerate(students)}
         for name, policy in {**named, **{rule: rule for rule in heuristics}}.items():
