@@ -22,6 +22,7 @@ from pipeline import paths
 from pipeline.datasets import calibration, workload
 from pipeline.errors import DataError
 from pipeline.files import replaced_folder, write_atomic
+from pipeline.model_folder import SPEC_FILE
 from pipeline.parity import SIZES, Parity, draw
 from pipeline.policies.onnx_graph import to_onnx
 from pipeline.policies.scorer import Scorer, TorchPolicy
@@ -48,8 +49,6 @@ from wire.errors import run_cli
 
 GOLDEN_SIZES = (1, 2, 3, 20, 100)
 GOLDEN_ROWS = 4
-SPEC_FILE = "spec.json"
-"""Of a further model's folder, ``data/models/<problem>/<name>``."""
 
 
 def compare(scorer: Scorer, session: Any, spec: FeatureSpec) -> Parity:

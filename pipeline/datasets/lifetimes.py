@@ -7,23 +7,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline import model_folder
 from sched_env.vm.lives import ROWS, SPEC, Floats, asked, expected
-from wire import graph, models
-from wire.contracts.bundle import ModelName, model_file, model_golden_file
+from wire.contracts.bundle import ModelName
 from wire.models import GraphModel
 
 NAME: ModelName = "lifetime"
-SPEC_FILE = "spec.json"
 MOST_ROWS = 10_000
 """Asked at a time."""
 
 
 def opened(folder: Path) -> GraphModel | None:
-    """Open the model of a folder as the service would open it in a bundle; None: none was shipped."""
-    if not (folder / SPEC_FILE).exists():
-        return None
-    files = {name: (folder / name).read_bytes() for name in (model_file(NAME), model_golden_file(NAME))}
-    return models.open_all([models.check(NAME, SPEC, files, graph.OPSET)])[NAME]
+    """Open the model of a folder; None: none was shipped."""
+    return model_folder.opened(folder, NAME, SPEC)
 
 
 def expectations(model: GraphModel, cpu: Floats, mem: Floats, created_s: Floats) -> NDArray[np.float64]:

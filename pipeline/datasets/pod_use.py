@@ -11,10 +11,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline import windows
+from pipeline import model_folder, windows
 from sched_env.pods.forecast import NAME, RESOURCES, SPEC
-from wire import graph, models
-from wire.contracts.bundle import model_file, model_golden_file
+from wire import models
 from wire.contracts.window import WINDOW_SECONDS
 
 USED = ("cpu_used_mean_cores", "mem_used_mean_gib")
@@ -48,8 +47,4 @@ def measured(folder: Path, start: datetime, end: datetime, *, several: bool) -> 
 
 def opened(folder: Path) -> models.GraphModel | None:
     """Open the forecast that a stage before has left in a folder, as the service would; None: it shipped none."""
-    names = (model_file(NAME), model_golden_file(NAME))
-    if not (folder / names[0]).is_file():
-        return None
-    checked = models.check(NAME, SPEC, {name: (folder / name).read_bytes() for name in names}, graph.OPSET)
-    return models.open_all([checked])[NAME]
+    return model_folder.opened(folder, NAME, SPEC)

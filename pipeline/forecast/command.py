@@ -20,7 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline import paths
+from pipeline import model_folder, paths
 from pipeline.files import write_atomic
 from pipeline.settings import load
 from wire.command import Verb
@@ -71,7 +71,7 @@ def fit(folder: Path, out: Path, params: Path = paths.PARAMS) -> dict[str, objec
             "shipped": 0.0,
             "why": f"the last window is the forecast: {rows} rows of pods are too few to measure",
         }
-        store.write_none(out, shown)
+        model_folder.write_none(out, shown)
         return shown
     ways = methods.weights(train)
     verdicts, errors = gate.judge(ways, held)
@@ -119,10 +119,8 @@ def night() -> dict[str, object]:
     """Fit on the run's windows and write ``data/models/pods/forecast``; at once where the night is not about pods."""
     if PROBLEM in load("problems", list[str]):
         return fit(paths.WINDOWS, OUT)
-    from pipeline.forecast import store
-
     shown: dict[str, object] = {"shipped": 0.0, "why": "this night is not about pods"}
-    store.write_none(OUT, shown)
+    model_folder.write_none(OUT, shown)
     return shown
 
 

@@ -1,24 +1,21 @@
-"""The folder of a forecast: graph, golden vectors, spec and what was measured; or why there is none."""
+"""The folder of a forecast: graph, golden vectors, spec and what was measured."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
+from pipeline import model_folder
 from pipeline.errors import DataError
-from pipeline.files import replaced_folder
 from pipeline.forecast.graph import to_onnx
 from pipeline.forecast.methods import Asked, Fitted, predicted
 from pipeline.onnx_writer import golden
 from sched_env.pods.forecast import EXPECTED, NAME, ROWS, SPEC
-from wire import graph, models
-from wire.contracts.bundle import model_file, model_golden_file
+from wire import graph
+from wire.contracts.bundle import model_file
 
-SPEC_FILE, MEASURED_FILE, NONE_FILE = "spec.json", "measured.json", "none.json"
 MOST_APART = 1e-5
 """Difference allowed between the graph and what it was made of, in parts of the largest answer: float32."""
 
@@ -33,16 +30,4 @@ def write(out: Path, fitted: Fitted, some: Asked, measured: Mapping[str, object]
     apart = float(np.abs(found - wanted).max() / max(float(wanted.max()), 1.0))
     if apart > MOST_APART:
         raise DataError(f"the exported graph differs from its weights by {apart:.2e}", f"at most {MOST_APART:g}")
-    files = {model_file(NAME): data, model_golden_file(NAME): golden(session, known, ROWS, EXPECTED)}
-    models.open_all([models.check(NAME, SPEC, files, graph.OPSET)])
-    with replaced_folder(out) as folder:
-        for name, content in files.items():
-            (folder / name).write_bytes(content)
-        (folder / SPEC_FILE).write_bytes(msgspec.json.encode(SPEC, order="sorted"))
-        (folder / MEASURED_FILE).write_text(json.dumps(measured, indent=1, sort_keys=True) + "\n")
-
-
-def write_none(out: Path, measured: Mapping[str, object]) -> None:
-    """Say why there is no forecast, with all that was measured."""
-    with replaced_folder(out) as folder:
-        (folder / NONE_FILE).write_text(json.dumps(measured, indent=1, sort_keys=True) + "\n")
+    model_folder.write(out, NAME, SPEC, data, golden(session, known, ROWS, EXPECTED), measured)

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import yaml
 
-from pipeline import paths, windows
-from pipeline.datasets.lifetimes import NAME, SPEC_FILE, opened
+from pipeline import model_folder, paths, windows
+from pipeline.datasets.lifetimes import NAME, opened
 from pipeline.errors import DataError
 from pipeline.files import write_atomic
 from pipeline.lifetime_model import gate, model, seen, store
@@ -36,7 +36,7 @@ def evaluate(folder: Path, lives: seen.Lives) -> dict[str, float]:
     """Ask a model's graph for lives and compare."""
     found = opened(folder)
     if found is None:
-        raise DataError(f"{folder} has no {SPEC_FILE}", "a folder that `lifetime_model fit` wrote")
+        raise DataError(f"{folder} has no model", "a folder that `lifetime_model fit` wrote")
     return figures(lives, found({ROWS: rows(lives)}))
 
 
@@ -45,7 +45,7 @@ def night() -> dict[str, object]:
     out = paths.MODELS / PROBLEM / NAME
     why, train, validation = _looked()
     if train is None or validation is None:
-        store.write_none(out, why, {})
+        model_folder.write_none(out, {"why": why})
         return {"shipped": "none", "why": why}
     fitted, one = model.fit(train), model.plain(train)
     answers = {"model": fitted.predict(rows(validation)), "plain": one.predict(rows(validation))}
@@ -60,7 +60,7 @@ def night() -> dict[str, object]:
     if verdict.ships:
         store.write(out, train, fitted, {"why": verdict.why, **measured})
     else:
-        store.write_none(out, verdict.why, measured)
+        model_folder.write_none(out, {"why": verdict.why, **measured})
     return {"shipped": "challenger" if verdict.ships else "none", "why": verdict.why, **measured}
 
 

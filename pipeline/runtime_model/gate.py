@@ -13,9 +13,10 @@ import msgspec
 import numpy as np
 
 from pipeline.champions import bundle_of
+from pipeline.model_folder import SPEC_FILE
 from pipeline.runtime_model.model import held_out
 from pipeline.runtime_model.profiles import Profiles
-from pipeline.runtime_model.store import NAME, SPEC_FILE
+from pipeline.runtime_model.store import NAME
 from sched_env.jobs.predictor import RuntimePredictor
 from wire import bundle, models
 from wire.contracts.bundle import model_file, model_golden_file

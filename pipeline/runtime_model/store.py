@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
+from pipeline import model_folder
 from pipeline.errors import DataError
-from pipeline.files import replaced_folder
 from pipeline.onnx_writer import golden
 from pipeline.runtime_model import unseen
 from pipeline.runtime_model.graph import to_onnx
 from pipeline.runtime_model.model import Fitted, Floats, figures, fit, held_out
 from pipeline.runtime_model.profiles import Profiles
 from sched_env.jobs.predictor import ROWS, SECONDS, SPEC, RuntimePredictor, rows
-from wire import graph, models
-from wire.contracts.bundle import ModelName, model_file, model_golden_file
+from wire import graph
+from wire.contracts.bundle import ModelName, model_file
 
 NAME: ModelName = "runtime"
-SPEC_FILE, MEASURED_FILE = "spec.json", "measured.json"
 ERROR_SHARES = np.linspace(0.01, 0.99, 99)
 MOST_APART = 1e-4
 """Relative difference allowed between the graph and what it was made of: float32 sums in another order."""
@@ -47,22 +44,13 @@ def write(out: Path, profiles: Profiles, fitted: Fitted, measured: dict[str, flo
     apart = float(np.abs(found / np.exp(fitted.predict(asked)) - 1.0).max())
     if apart > MOST_APART:
         raise DataError(f"the exported graph differs from the forest by {apart:.2e}", f"at most {MOST_APART:g}")
-    files = {model_file(NAME): data, model_golden_file(NAME): golden(session, asked, ROWS, SECONDS)}
-    checked = models.check(NAME, SPEC, files, graph.OPSET)
-    models.open_all([checked])
     shown = {**measured, "graph_difference": apart, "bytes": len(data), "log_error_quantiles": errors.tolist()}
-    with replaced_folder(out) as folder:
-        for name, content in files.items():
-            (folder / name).write_bytes(content)
-        (folder / SPEC_FILE).write_bytes(msgspec.json.encode(SPEC, order="sorted"))
-        (folder / MEASURED_FILE).write_text(json.dumps(shown, indent=1, sort_keys=True) + "\n")
+    model_folder.write(out, NAME, SPEC, data, golden(session, asked, ROWS, SECONDS), shown)
 
 
 def load(folder: Path) -> RuntimePredictor:
     """Open a folder as the service would open the model in a bundle."""
-    names = (model_file(NAME), model_golden_file(NAME))
-    missing = [name for name in names if not (folder / name).is_file()]
-    if missing:
-        raise DataError(f"{folder} has no {missing[0]}", "a folder that `runtime_model fit` wrote")
-    checked = models.check(NAME, SPEC, {name: (folder / name).read_bytes() for name in names}, graph.OPSET)
-    return RuntimePredictor.of(models.open_all([checked])[NAME])
+    model = model_folder.opened(folder, NAME, SPEC)
+    if model is None:
+        raise DataError(f"{folder} has no {model_file(NAME)}", "a folder that `runtime_model fit` wrote")
+    return RuntimePredictor.of(model)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
+from pipeline import model_folder
 from pipeline.contracts.calibration import Value
 from pipeline.datasets import pod_use, pods
 from pipeline.forecast import methods, store
@@ -92,7 +93,7 @@ def test_nothing_of_the_future_is_used(recorded, models):
 
 
 def test_where_none_shipped_the_last_window_is_the_forecast(recorded, tmp_path):
-    store.write_none(tmp_path / "forecast", {"why": "nothing was nearer"})
+    model_folder.write_none(tmp_path / "forecast", {"why": "nothing was nearer"})
     folder = recorded(use_of_two_days())
     found = believed(folder, tmp_path)
     assert found.forecast.size == 0
