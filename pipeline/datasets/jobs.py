@@ -27,6 +27,7 @@ from pipeline.datasets.dataset import Dataset, Rows, later
 from pipeline.datasets.lives import lives
 from pipeline.datasets.origins import Tally
 from pipeline.errors import DataError
+from pipeline.model_folder import MEASURED_FILE
 from pipeline.prices import DEFAULT_USD_PER_HOUR
 from sched_env import scenarios
 from sched_env.jobs.runtime import UNKNOWN_S
@@ -44,8 +45,6 @@ EVENLY = 1.0
 _OF_NODES = ("node_cluster", "node_cpu", "node_cpu_used", "node_mem", "node_mb_s")
 _NODE, _CARD, _JOB = ["cluster", "node"], ["cluster", "node", "card"], ["cluster", "entity"]
 COLOCATION = "colocation_gain"
-MEASURED_FILE = "measured.json"
-"""Of the runtime model's folder: its errors on held-out sets."""
 ERRORS_SEED = 17
 AT_ONCE_S = 1.0
 """A job that begins so soon before another one's end came after it: times are rounded."""
