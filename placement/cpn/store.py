@@ -71,7 +71,10 @@ class JobStore:
             self._lock = _only_one(Path(self._engine.url.database or ""))
         try:
             self._migrate()
-        except sa.exc.OperationalError as error:
+        except BaseException as error:
+            self.close()
+            if not isinstance(error, sa.exc.DBAPIError):
+                raise
             raise ConfigError(
                 f"store {url.rsplit('@', maxsplit=1)[-1]!r}: {error.orig}", "a database that answers"
             ) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +86,9 @@ def known(network: Network, max_attempts: int = 3) -> Known:
 
 
 @pytest.fixture
-def rehearse(tmp_path: Path) -> Callable[..., Rehearsal]:
-    """Make a controller over played clusters."""
+def rehearse(tmp_path: Path) -> Iterator[Callable[..., Rehearsal]]:
+    """Make a controller over played clusters; its store is closed in the end, so that its lock is nobody's garbage."""
+    made: list[Rehearsal] = []
 
     def make(counts: dict[str, int] | None = None, *, startup_s: float = 0.0, **settings: Any) -> Rehearsal:
         counts = counts or {"RTX4090": 2, "A100": 1, "P100": 6}
@@ -97,9 +98,12 @@ def rehearse(tmp_path: Path) -> Callable[..., Rehearsal]:
         table = synthetic.runtime(network.table.card_types)
         world = World(table, network, startup_s)
         chosen = CpnSettings(topology=str(path), topology_reload_s=1e-6, **{"retry_backoff_s": 10.0, **settings})
-        return Rehearsal(chosen, world, f"sqlite:///{tmp_path}/jobs.db", str(path))
+        made.append(Rehearsal(chosen, world, f"sqlite:///{tmp_path}/jobs.db", str(path)))
+        return made[-1]
 
-    return make
+    yield make
+    for one in made:
+        one.store.close()
 
 
 @pytest.fixture

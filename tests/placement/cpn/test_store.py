@@ -133,6 +133,14 @@ def test_a_second_process_is_refused_with_sqlite_and_may_read(tmp_path: Path) ->
     again.close()
 
 
+def test_a_file_that_is_no_database_is_refused_and_its_lock_let_go(tmp_path: Path) -> None:
+    (tmp_path / "jobs.db").write_bytes(b"not a database at all" * 100)
+    with pytest.raises(ConfigError, match="not a database"):
+        JobStore(f"sqlite:///{tmp_path}/jobs.db")
+    (tmp_path / "jobs.db").unlink()
+    JobStore(f"sqlite:///{tmp_path}/jobs.db").close()  # in the same process: nobody holds it
+
+
 def test_a_store_that_is_none_is_refused(tmp_path: Path) -> None:
     for url in ("mysql://x", "nonsense"):
         with pytest.raises(ConfigError, match="sqlite:///PATH"):
