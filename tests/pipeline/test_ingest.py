@@ -203,7 +203,7 @@ def test_an_interrupt_does_not_wait_for_the_rest_of_a_chunk(tmp_path):
     with Endless(delay_s=0.5) as server:
         params = parameters(tmp_path, server.url, events=True)
         document = yaml.safe_load((tmp_path / "map.yaml").read_text())
-        document["groups"]["test"] *= 40  # a chunk takes 20 s and more
+        document["groups"]["test"] *= 400  # a chunk takes 200 s and more
         (tmp_path / "map.yaml").write_text(yaml.safe_dump(document))
         process = subprocess.Popen(
             [sys.executable, "-m", "pipeline.ingest", "--params", str(params), "--out", str(tmp_path / "raw")],
@@ -211,11 +211,11 @@ def test_an_interrupt_does_not_wait_for_the_rest_of_a_chunk(tmp_path):
             stderr=subprocess.PIPE,
             text=True,
         )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while server.asked.total() < 4 and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=15)
+        _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "interrupted" in said
     assert "Traceback" not in said
