@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.datasets.vm import recorded
-from pipeline.errors import DataError
 from pipeline.windows import Span
+from sched_env.traces import reader
 from sched_env.vm.lives import SECONDS_A_DAY
 
 Floats = NDArray[np.float64]
@@ -56,18 +56,19 @@ def of_span(folder: Path, span: Span) -> Lives:
 
 def read(path: Path) -> Lives:
     """Read a CSV of ``cpu, mem, created_s, life_s, ended`` (1, or 0: not yet); times from some midnight (UTC)."""
-    table = pd.read_csv(path)
-    missing = [name for name in COLUMNS if name not in table.columns]
-    if missing or table.empty:
-        found = f"{path} has no column {', '.join(missing)}" if missing else f"{path} has no rows"
-        raise DataError(found, f"a CSV of {', '.join(COLUMNS)}")
-    columns = [table[name].to_numpy(np.float64) for name in COLUMNS]
-    wrong = ~np.all([np.isfinite(column) for column in columns], axis=0) | (columns[3] < 0)
-    if wrong.any():
-        raise DataError(f"{path}, line {int(wrong.argmax()) + 2}: not a life", "finite numbers, life_s 0 or more")
-    cpu, mem, created_s, life_s, ended = columns
+    wanted = {name: name for name in COLUMNS}
+    found = reader.read_columns(path, reader.read_text(path), wanted, _wrong).values
+    created_s, life_s = found["created_s"], found["life_s"]
     last = float((created_s + life_s).max())
-    return Lives(cpu, mem, created_s, life_s, ended > 0.5, last - created_s)
+    return Lives(found["cpu"], found["mem"], created_s, life_s, found["ended"] > 0.0, last - created_s)
+
+
+def _wrong(column: Mapping[str, Floats]) -> dict[str, NDArray[np.bool_]]:
+    return {
+        "cpu or mem is not above 0": ~((column["cpu"] > 0.0) & (column["mem"] > 0.0)),
+        "life_s is below 0": ~(column["life_s"] >= 0.0),
+        "ended is neither 1 nor 0": ~np.isin(column["ended"], (0.0, 1.0)),
+    }
 
 
 def days(lives: Lives) -> float:

@@ -117,13 +117,28 @@ def test_evaluate_says_how_far_off_the_graph_is(folder: Path, capsys: pytest.Cap
     assert found["between_10_and_90"] == pytest.approx(0.8, abs=0.05)
 
 
-def test_a_file_that_is_none_is_refused(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "lives.csv").write_text("cpu,mem\n1,2\n")
-    with pytest.raises(LoadmasterError, match="no column created_s, life_s, ended"):
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"cpu,mem\n1,2\n", "line 1: column 'created_s' is missing"),
+        (b"", "line 1: column 'cpu' is missing"),
+        (b"cpu,mem,created_s,life_s,ended\n", "no usable rows"),
+        (b"cpu,mem,created_s,life_s,ended\n1,2,0,5,1\n1,2,0,-5,1\n", "line 3: life_s is below 0"),
+        (b"cpu,mem,created_s,life_s,ended\n1,2,0,5,yes\n", "line 2: could not convert"),
+        (b"cpu,mem,created_s,life_s,ended\n1,2,nan,5,1\n", "line 2: created_s is not finite"),
+        (b"cpu,mem,created_s,life_s,ended\n1,2,0,5,2\n", "line 2: ended is neither 1 nor 0"),
+        (b"\x1f\x8b\xb8\x00", "cannot be read"),
+        (None, "does not exist"),
+    ],
+)
+def test_a_file_that_is_none_is_refused(tmp_path: Path, data: bytes | None, said: str) -> None:
+    if data is not None:
+        (tmp_path / "lives.csv").write_bytes(data)
+    with pytest.raises(LoadmasterError, match=said):
         seen.read(tmp_path / "lives.csv")
-    (tmp_path / "lives.csv").write_text("cpu,mem,created_s,life_s,ended\n1,2,0,5,1\n1,2,0,-5,1\n")
-    with pytest.raises(LoadmasterError, match=r"line 3: not a life"):
-        seen.read(tmp_path / "lives.csv")
+
+
+def test_a_folder_without_a_model_and_too_few_lives_are_refused(tmp_path: Path) -> None:
     with pytest.raises(LoadmasterError, match="a folder that `lifetime_model fit` wrote"):
         command.evaluate(tmp_path, lives(200))
     with pytest.raises(LoadmasterError, match="at least 100"):
