@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from pipeline.files import replaced_folder
+from pipeline import paths
+from pipeline.files import replaced_folder, write_atomic
 from wire import graph, models
 from wire.contracts.bundle import ModelName, ModelSpec, model_file, model_golden_file
 
@@ -41,3 +43,17 @@ def opened(folder: Path, name: ModelName, spec: ModelSpec) -> models.GraphModel 
         return None
     checked = models.check(name, spec, {file: (folder / file).read_bytes() for file in names}, graph.OPSET)
     return models.open_all([checked])[name]
+
+
+def tell(found: Mapping[str, object], *, lines: bool = False) -> int:
+    """Print what a command has found, as one line of JSON or figure by figure; returns its exit code."""
+    text = "".join(f"{name} {value:.4g}\n" for name, value in found.items()) if lines else json.dumps(found) + "\n"
+    sys.stdout.write(text)
+    return 0
+
+
+def tell_night(stage: str, found: Mapping[str, object]) -> int:
+    """Keep the figures of a night as the stage's metrics, and print all it has found; returns the exit code."""
+    figures = {name: value for name, value in found.items() if isinstance(value, float)}
+    write_atomic(paths.metrics_of(stage), json.dumps(figures, indent=1).encode() + b"\n")
+    return tell(found)

@@ -13,15 +13,11 @@ window; where none does, the model still says how far off the last window will b
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline import model_folder, paths
-from pipeline.files import write_atomic
 from pipeline.settings import load
 from wire.command import Verb
 from wire.contracts.window import WINDOW_SECONDS
@@ -139,21 +135,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Do what is asked."""
-    shown: Mapping[str, object]
-    if options.verb == "fit":
-        shown = fit(options.windows, options.out)
-    elif options.verb == "evaluate":
-        figures = evaluate(options.model, options.windows)
-        if not options.json:
-            sys.stdout.write("".join(f"{name} {value:.4g}\n" for name, value in figures.items()))
-            return 0
-        shown = figures
-    else:
-        shown = night()
-        flat = {name: value for name, value in shown.items() if isinstance(value, float)}
-        write_atomic(paths.metrics_of("forecast"), json.dumps(flat, indent=1).encode() + b"\n")
-    sys.stdout.write(json.dumps(shown) + "\n")
-    return 0
+    if options.verb == "night":
+        return model_folder.tell_night("forecast", night())
+    if options.verb == "evaluate":
+        return model_folder.tell(evaluate(options.model, options.windows), lines=not options.json)
+    return model_folder.tell(fit(options.windows, options.out))
 
 
 main = Verb("python -m pipeline.forecast", __doc__, arguments, run)

@@ -12,17 +12,11 @@ the validation windows, and ships the model only where it knows more than one di
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from collections.abc import Mapping
 from pathlib import Path
-
-import yaml
 
 from pipeline import model_folder, paths, windows
 from pipeline.datasets.lifetimes import NAME, opened
 from pipeline.errors import DataError
-from pipeline.files import write_atomic
 from pipeline.lifetime_model import gate, model, seen, store
 from pipeline.lifetime_model.figures import figures, pinball, rows
 from pipeline.settings import load
@@ -66,7 +60,7 @@ def night() -> dict[str, object]:
 
 def _looked() -> tuple[str, seen.Lives | None, seen.Lives | None]:
     """Return the lives of the train and of the validation windows, or why there is nothing to fit."""
-    if PROBLEM not in yaml.safe_load(paths.PARAMS.read_text())["problems"]:
+    if PROBLEM not in load("problems", list[str]):
         return f"this run is not about {PROBLEM}", None, None
     there = windows.covered(paths.WINDOWS)
     parts = windows.splits(there.start, there.end, load("splits", windows.SplitConfig, paths.PARAMS))
@@ -92,27 +86,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Do what is asked."""
-    shown: Mapping[str, object]
-    if options.verb == "fit":
-        lives = seen.read(options.lives)
-        fitted = model.fit(lives)
-        shown = {
-            "fitted_on": float(len(lives.life_s)),
-            "flavours": float(len(fitted.flavours)),
-            "days": seen.days(lives),
-        }
-        store.write(options.out, lives, fitted, shown)
-    elif options.verb == "evaluate":
-        shown = evaluate(options.model, seen.read(options.lives))
-        if not options.json:
-            sys.stdout.write("".join(f"{name} {value:.4g}\n" for name, value in shown.items()))
-            return 0
-    else:
-        shown = night()
-        flat = {name: value for name, value in shown.items() if isinstance(value, float)}
-        write_atomic(paths.metrics_of("lifetime_model"), json.dumps(flat, indent=1).encode() + b"\n")
-    sys.stdout.write(json.dumps(shown) + "\n")
-    return 0
+    if options.verb == "night":
+        return model_folder.tell_night("lifetime_model", night())
+    lives = seen.read(options.lives)
+    if options.verb == "evaluate":
+        return model_folder.tell(evaluate(options.model, lives), lines=not options.json)
+    fitted = model.fit(lives)
+    shown = {"fitted_on": float(len(lives.life_s)), "flavours": float(len(fitted.flavours)), "days": seen.days(lives)}
+    store.write(options.out, lives, fitted, shown)
+    return model_folder.tell(shown)
 
 
 main = Verb("python -m pipeline.lifetime_model", __doc__, arguments, run)

@@ -12,16 +12,13 @@ graph, as the service would, for the sets of a file and says how far off it was,
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from pipeline import paths
-from pipeline.files import replaced_folder, write_atomic
+from pipeline import model_folder, paths
+from pipeline.files import replaced_folder
 from pipeline.runtime_model import gate, profiles, store
 from pipeline.runtime_model.model import figures
 from wire.command import Verb
@@ -45,8 +42,7 @@ def night() -> dict[str, object]:
     out = paths.MODELS / "jobs" / store.NAME
     files = sorted(paths.PROFILES.glob("*.csv"))
     if not files:
-        with replaced_folder(out) as folder:
-            (folder / "none.json").write_text(json.dumps({"why": f"no CSV in {paths.PROFILES}/"}) + "\n")
+        model_folder.write_none(out, {"why": f"no CSV in {paths.PROFILES}/"})
         return {"shipped": "none"}
     measured_sets = profiles.read(files)
     fitted, measured, errors = store.made(measured_sets)
@@ -76,23 +72,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Do what is asked."""
-    shown: Mapping[str, object]
-    if options.verb == "fit":
-        measured_sets = profiles.read(options.profiles)
-        fitted, measured, errors = store.made(measured_sets, seed=options.seed)
-        store.write(options.out, measured_sets, fitted, measured, errors)
-        shown = measured
-    elif options.verb == "evaluate":
-        shown = evaluate(options.model, profiles.read(options.profiles))
-        if not options.json:
-            sys.stdout.write("".join(f"{name} {value:.4g}\n" for name, value in shown.items()))
-            return 0
-    else:
-        shown = night()
-        flat = {name: value for name, value in shown.items() if isinstance(value, float)}
-        write_atomic(paths.metrics_of("runtime_model"), json.dumps(flat, indent=1).encode() + b"\n")
-    sys.stdout.write(json.dumps(shown) + "\n")
-    return 0
+    if options.verb == "night":
+        return model_folder.tell_night("runtime_model", night())
+    measured_sets = profiles.read(options.profiles)
+    if options.verb == "evaluate":
+        return model_folder.tell(evaluate(options.model, measured_sets), lines=not options.json)
+    fitted, measured, errors = store.made(measured_sets, seed=options.seed)
+    store.write(options.out, measured_sets, fitted, measured, errors)
+    return model_folder.tell(measured)
 
 
 main = Verb("python -m pipeline.runtime_model", __doc__, arguments, run)
