@@ -32,7 +32,7 @@ STUDENT_GOES_ON = {"decisions": 40, "states": 16_000, "segments": 2, "student_fr
                    "polish": 40}  # fmt: skip
 """Of functions: the first segment improves on the rule, the second on the student of the first. A third makes things
 worse at 10 nodes (docs/decisions/0049-learn-what-was-tried.md), whole episodes do not (decision 62)."""
-FRONT_BETAS, FRONT_SEEDS, FRONT = (0.1, 0.3, 0.5, 0.7, 0.9), 2, ("cost_usd", "response_ratio")
+FRONT_BETAS, FRONT_SEEDS, FRONT = (0.1, 0.3, 0.5, 0.7, 0.9), 5, ("cost_usd", "response_ratio")
 """Weights of latency against cost, the most trainings of each, and what their front is of."""
 FRONT_BASE = "first_fit"
 """The rule by which trials of the front's students go on. At beta 0.1 (validation, seed 0) a student of it is cheaper

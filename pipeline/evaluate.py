@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from tqdm import tqdm
@@ -61,6 +63,8 @@ from wire.errors import BundleError, run_cli
 from wire.policy import GraphPolicy
 from wire.policy import load as load_policy
 
+log = logging.getLogger(__name__)
+
 LATENCY_CANDIDATES, LATENCY_CALLS = 100, 2000
 UNKEPT = ("start", "ended", "decision_us")
 """Of an episode: told by other columns, not a number, or different every time."""
@@ -87,8 +91,13 @@ class EvaluateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     it: the challenger, what it is compared with and the best rule alone play there."""
     size_traces: int = 48
     """Start points on each of those."""
+    size_work: float = 5e7
+    """Decisions times candidates that a policy may be asked at one of these sizes, some twenty seconds of CPU time:
+    beyond it there are fewer start points, and below 16 of them the size is left out."""
 
 
+FEWEST_AT_SIZE = 16
+"""Start points, below which nothing is shown."""
 Policies = dict[str, tuple[str, Policy]]
 
 
@@ -109,15 +118,30 @@ def episodes(data: Workload, policies: Policies, config: EvaluateConfig) -> pa.T
     return _table(rows)
 
 
-def on_other_sizes(data: Workload, policies: Policies, config: EvaluateConfig) -> pa.Table | None:
-    """Run policies on the cluster at other sizes, each under as many times the load; None: there are none."""
+def on_other_sizes(data: Workload, policies: Policies, config: EvaluateConfig, *, decisions: float) -> pa.Table | None:
+    """Run policies on the cluster at other sizes, each under as many times the load; None: there are none.
+
+    Args:
+        data: The cluster as it is.
+        policies: Who plays.
+        config: Which sizes.
+        decisions: Of an episode on the cluster as it is.
+    """
     rows: list[dict[str, Any]] = []
+    work = max(decisions, 1.0) * make_vec(data.scenario, 1, trace=data.trace).width
+    # Candidates are as many times as many; so are decisions, but where as many as before are played on a full cluster.
+    grows = 1.0 if data.scenario.horizon and told(data.trace) else 2.0
     with tqdm(total=len(config.sizes) * len(policies), unit="run", desc="other sizes", disable=None) as progress:
         for scenario, factor in config.sizes.items():
+            affordable = int(config.size_work / (work * factor**grows))
+            if affordable < FEWEST_AT_SIZE:
+                said = "%s: not shown at %g times its size: more than %g decisions times candidates (size_work)"
+                log.warning(said, data.problem, factor, config.size_work)
+                continue
             at = data.resized(factor)
             if at is None:
                 return None
-            starts = at.starts(config.size_traces)
+            starts = at.starts(min(config.size_traces, affordable))
             # As many times as dense: what lay in one block of recorded time lies in one so much shorter.
             blocks = at.blocks(starts, config.block_seconds and config.block_seconds / factor)
             for name, policy in policies.items():
@@ -284,7 +308,8 @@ def run(options: argparse.Namespace) -> int:
     table = episodes(data, policies, config)
     with replaced_folder(paths.EVALUATION / problem) as folder:
         pq.write_table(table, folder / EPISODES_FILE)
-        other = on_other_sizes(data, _compared(policies, table, judged), config)
+        compared, decisions = _compared(policies, table, judged), pc.mean(table["placed"]).as_py()
+        other = on_other_sizes(data, compared, config, decisions=decisions)
         if other is not None:
             pq.write_table(other, folder / SIZES_FILE)
         rival = "champion" if champion is not None else judged.fallback

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline import datasets
 from pipeline.datasets.copies import Copies, check, mean_over, numbered
+from pipeline.evaluate import EvaluateConfig, on_other_sizes
 from pipeline.windows import span
 from sched_env import problems, scenarios
 from sched_env.rollout import run_episodes
@@ -183,3 +184,21 @@ def test_hours_are_those_at_which_episodes_begin(work: datasets.Workload) -> Non
     assert work.hours(starts).tolist() == pytest.approx((times / 3600.0 % 24).tolist())
     later = work._replace(start="2026-03-02T22:30:00+02:00")
     assert later.hours(starts).tolist() == pytest.approx(((times / 3600.0 + 20.5) % 24).tolist())
+
+
+@pytest.mark.parametrize("problem", ["functions"])
+def test_a_size_that_would_take_too_long_has_fewer_starts_or_is_left_out(
+    work: datasets.Workload, caplog: pytest.LogCaptureFixture
+) -> None:
+    def starts(size_work: float) -> dict[str, int]:
+        config = EvaluateConfig(traces=8, sizes={"half": 0.5, "fivefold": 5.0}, size_work=size_work)
+        rule = problems.get(work.problem).fallback
+        table = on_other_sizes(work, {rule: ("heuristic", rule)}, config, decisions=64.0)
+        found = [] if table is None else table["scenario"].to_pylist()
+        return {name: found.count(name) for name in config.sizes}
+
+    one = 64.0 * len(work.trace[1])  # of an episode as it is; what ran was recorded, so five times as large is five
+    assert starts(1e9) == {"half": 48, "fivefold": 48}
+    assert starts(5 * 20 * one) == {"half": 48, "fivefold": 20}
+    assert starts(5 * 15 * one) == {"half": 48, "fivefold": 0}
+    assert "not shown at 5 times its size" in caplog.text
