@@ -6,6 +6,7 @@ python scripts/system_tests.py tests/a.py …   those alone; the lines of the ot
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -39,7 +40,9 @@ WORDS = re.compile(r"(\d+ (?:passed|failed|skipped|errors?))")
 
 def main() -> int:
     """Run, and write the table after each file."""
-    chosen = sys.argv[1:] or list(FILES)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", default=list(FILES), help="files or folders of tests")
+    chosen = parser.parse_args().files
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
     )
