@@ -75,9 +75,9 @@ def fitted(train: list[Trace], held: list[Trace]) -> methods.Fitted:
 def _together(parts: list[methods.Asked]) -> methods.Asked:
     """Put traces one after another."""
     first = np.cumsum([0, *[int(each.window[-1]) + gate.BLOCK_WINDOWS for each in parts]])
-    window = np.concatenate([each.window + begin for each, begin in zip(parts, first, strict=False)])
-    known, truth = (np.concatenate([getattr(each, name) for each in parts]) for name in ("known", "truth"))
-    return methods.Asked(known, truth, window)
+    return methods.together(
+        [each._replace(window=each.window + begin) for each, begin in zip(parts, first, strict=False)]
+    )
 
 
 def foreseen(trace: Trace, model: methods.Fitted, shuffled: int | None = None) -> Trace:

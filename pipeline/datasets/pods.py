@@ -233,9 +233,9 @@ def believed(trace: Trace, models: Path, folder: Path, span: windows.Span) -> Tr
     use = pod_use.measured(folder, start, span.end, several=len(clusters) > 1)
     window = np.repeat(pods.window_s // WINDOW_SECONDS, np.diff(pods.window_rows)).astype(np.int64) + forecast.DAY
     at = np.searchsorted(np.array(use.names), np.array(pods.pod_names))[pods.pod]
-    said = forecast.expected(model, forecast.rows_of(use.mean, window, at))
+    said = pod_use.expected(use, model, at, window)
     # Calibration may have scaled what pods use; what they are expected to use goes with it.
-    measured, used = use.mean[window, at], np.stack([pods.cpu_used, pods.mem_used], axis=1)
+    measured, used = use.at(at, window), np.stack([pods.cpu_used, pods.mem_used], axis=1)
     factor = np.divide(used, measured, out=np.ones_like(used), where=measured > 0.0)
     return dataclasses.replace(pods, forecast=times(said, *factor.T)), nodes
 

@@ -23,7 +23,6 @@ from wire.command import Verb
 from wire.contracts.window import WINDOW_SECONDS
 
 if TYPE_CHECKING:
-    from pipeline.datasets.pod_use import Use
     from pipeline.forecast.methods import Asked
     from pipeline.windows import Span, Splits
 
@@ -46,11 +45,13 @@ def seen(folder: Path, span: Span) -> Asked:
     """Take what can be asked of a span, with the day before it to look back at; nothing after it is read."""
     from pipeline import windows
     from pipeline.datasets import pod_use
-    from pipeline.forecast.methods import asked
+    from pipeline.forecast.methods import asked, thinned, together
 
     start = max(span.start - LOOKED_BACK, windows.span(folder).start)
-    found: Use = pod_use.measured(folder, start, span.end, several=True)
-    return asked(found.mean, (span.start - start) // timedelta(seconds=WINDOW_SECONDS))
+    use = pod_use.measured(folder, start, span.end, several=True)
+    first = (span.start - start) // timedelta(seconds=WINDOW_SECONDS)
+    every = thinned(use.followed(first))
+    return together([asked(block.mean, first, begin=block.first, every=every) for block in use.blocks()])
 
 
 def fit(folder: Path, out: Path, params: Path = paths.PARAMS) -> dict[str, object]:

@@ -6,7 +6,7 @@ soon and later, are apart. How far off a method will be is foreseen too, by how 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -48,22 +48,34 @@ class Fitted(NamedTuple):
     """[2, 2, 2]: what the swing and the square of the last window add to the variance around that."""
 
 
-def asked(use: Floats, first: int = 0) -> Asked:
+def asked(use: Floats, first: int = 0, *, begin: int = 0, every: int | None = None) -> Asked:
     """Take every pod of every window from ``first`` on that is there in the next one too.
 
     Args:
         use: As :func:`sched_env.pods.forecast.rows` takes it; the end is the last that is seen.
-        first: Index of the first window that is asked about.
+        first: The first window that is asked about.
+        begin: The window of the first row of ``use``.
+        every: Of so many windows one is taken; None: of as few as :data:`MOST_ROWS` allow.
     """
     there = ~np.isnan(use[:, :, 0])
     both = there[:-1] & there[1:]
-    both[:first] = False
-    every = 1 + int(both.sum()) // MOST_ROWS
-    both[np.arange(len(both)) % every > 0] = False
+    both[: max(first - begin, 0)] = False
+    every = every or thinned(int(both.sum()))
+    both[(begin + np.arange(len(both))) % every > 0] = False
     window, pod = np.nonzero(both)
     known = rows_of(use, window, pod).reshape(len(window), len(RESOURCES), len(KNOWN)).astype(np.float64)
     beyond = np.concatenate([use, np.full((LATER, *use.shape[1:]), np.nan)])
-    return Asked(known, np.stack([beyond[window + 1, pod], beyond[window + LATER, pod]], axis=2), window)
+    return Asked(known, np.stack([beyond[window + 1, pod], beyond[window + LATER, pod]], axis=2), begin + window)
+
+
+def thinned(rows: int) -> int:
+    """Return of how many windows one is taken where there are so many rows."""
+    return 1 + rows // MOST_ROWS
+
+
+def together(parts: Sequence[Asked]) -> Asked:
+    """Put rows behind one another."""
+    return Asked(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 def weights(train: Asked) -> dict[str, Floats]:
