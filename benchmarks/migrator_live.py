@@ -5,6 +5,7 @@
     KUBE_ASSETS=$(../shared/kube/unpack) python benchmarks/migrator_live.py --policy /tmp/pods-policy/policy.onnx
     … --seeds 1 2 3 4 5 --crowds long short     each seed with each load; without --policy the rule answers
     … --least-saved 0                           without the guard against moves that would not have helped
+    … --foresight             the policy and the forecast that a night would make of the three days before each load
 
 Real: etcd, kube-apiserver, kube-scheduler with our extender, the controllers of Deployments and PDBs, kwok as kubelet,
 the placement service with the policy live, the migrator with its placeholders and evictions. Played: what pods use, by
@@ -36,17 +37,21 @@ from typing import Any
 import httpx
 import msgspec
 import numpy as np
+from migrator_foresight import ahead, night
+from migrator_foresight import foreseeing as as_answered
 from migrator_paper import (
+    BEFORE,
     BUDGET,
     CPU,
     CROWD_STEPS,
-    MEM_GIB,
     POSITIONS,
     THRESHOLD,
     Crowds,
+    Trace,
     lets_nobody_go,
     replay,
     scored_by,
+    trace_of,
     violations,
 )
 from numpy.typing import NDArray
@@ -58,13 +63,15 @@ from placement.kube.clusters import connect, watch_cluster  # noqa: E402
 from placement.kube.config import ClusterSettings, MigratorSettings, PrometheusSettings  # noqa: E402
 from placement.kube.lease import Lease  # noqa: E402
 from placement.kube.migrator import Migrator, Report  # noqa: E402
+from placement.kube.past import Past  # noqa: E402
 from placement.kube.rest import Rest  # noqa: E402
-from placement.migrate import asking  # noqa: E402
+from placement.migrate import asking, foreseeing  # noqa: E402
 from sched_env.metrics import summarise  # noqa: E402
 from sched_env.pods.features import BEFORE as WITHOUT_FORESIGHT  # noqa: E402
-from sched_env.pods.tables import PodTrace, offsets  # noqa: E402
+from sched_env.pods.features import SPEC  # noqa: E402
+from sched_env.pods.forecast import NAME  # noqa: E402
+from sched_env.pods.tables import WINDOW_S  # noqa: E402
 from sched_env.rollout import run_episodes  # noqa: E402
-from sched_env.tables import NodeTable  # noqa: E402
 
 KIT: Any = importlib.import_module("tests.placement.conftest")
 PLANE: Any = importlib.import_module("tests.placement.kube.control_plane")
@@ -72,7 +79,6 @@ PLAYING: Any = importlib.import_module("tests.placement.kube.playing")
 
 GIB = 2.0**30
 STEP_S = 15
-REQUEST_CPU, REQUEST_GIB = 0.5, 1.0
 MIN_AGE_S = 8
 """Of a pod that may move: two to four cycles here, as 900 s are three windows."""
 
@@ -88,6 +94,8 @@ class Played:
     def answer(self, asked: dict[str, list[str]]) -> dict[str, Any]:
         """Return a matrix as Prometheus would."""
         name, start, step = asked["query"][0], float(asked["start"][0]), float(asked["step"][0])
+        if name.startswith("avg_over_time"):
+            return self.past("mem" if "mem" in name else "cpu", start, float(asked["end"][0]))
         load = self.crowds.cpu if name.endswith("cpu") else self.crowds.mem * GIB
         result: list[dict[str, Any]] = []
         if name.endswith(("cpu", "mem")):
@@ -102,6 +110,18 @@ class Played:
                 labels = {"node": key} if name.startswith("node") else {"namespace": "default", "pod": key}
                 samples = [[start + k * step, repr(float(value))] for k, value in enumerate(values)]
                 result.append({"metric": labels, "values": samples})
+        return {"status": "success", "data": {"resultType": "matrix", "result": result}}
+
+    def past(self, resource: str, start: float, end: float) -> dict[str, Any]:
+        """Return means of the windows before the one that is played, as if the wall clock had gone on with them."""
+        first = round((time.time() - start) / WINDOW_S)
+        count = round((end - start) / WINDOW_S) + 1
+        result = []
+        for pod, (workload, _) in placement(self.kube).items():
+            cpu, mem = self.crowds.day(workload, self.window, first)[:, :count]
+            known = cpu if resource == "cpu" else mem * GIB
+            samples = [[start + k * WINDOW_S, repr(float(mean))] for k, mean in enumerate(known) if not np.isnan(mean)]
+            result.append({"metric": {"namespace": "default", "pod": pod}, "values": samples})
         return {"status": "success", "data": {"resultType": "matrix", "result": result}}
 
 
@@ -140,6 +160,13 @@ class Budgets(threading.Thread):
                 self.broken += sum(serving[workload] < least for workload, least in self.demanded.items())
 
 
+def pushed(client: httpx.Client, bundle: dict[str, bytes]) -> str:
+    """Push a bundle; returns its digest."""
+    answer = KIT.push(client, bundle, counter=1, problem="pods")
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["digest"])
+
+
 def live(options: argparse.Namespace, crowds: Crowds, folder: Path) -> dict[str, Any]:
     """Run the real thing."""
     workshop = KIT.Workshop(folder)
@@ -155,10 +182,7 @@ def live(options: argparse.Namespace, crowds: Crowds, folder: Path) -> dict[str,
         with KIT.listening(settings) as url, httpx.Client(base_url=url, timeout=60) as client:
             digest = None
             if options.policy is not None:
-                bundle = workshop.around(WITHOUT_FORESIGHT, options.policy.read_bytes())
-                answer = KIT.push(client, bundle, counter=1, problem="pods")
-                assert answer.status_code == 200, answer.text
-                digest = answer.json()["digest"]
+                digest = pushed(client, workshop.around(WITHOUT_FORESIGHT, options.policy.read_bytes()))
             kube.start_scheduler({
                 "urlPrefix": f"{url}/extender", "prioritizeVerb": "prioritize", "weight": 100, "enableHTTPS": False,
                 "httpTimeout": "5s", "nodeCacheCapable": True, "ignorable": True,
@@ -171,7 +195,11 @@ def live(options: argparse.Namespace, crowds: Crowds, folder: Path) -> dict[str,
                 kube.add_budget(f"w-{index}", min_available=demanded[index])
             kube.until(lambda: len(placement(kube)) == 2 * options.workloads, "the pods to be bound", 240)
             time.sleep(MIN_AGE_S + 1)
-            first = placement(kube)
+            first, played_s, past, made = placement(kube), WINDOW_S * 1000, None, None
+            if options.foresight:  # the days before, with the pods where they stand now
+                made = night(first, crowds, options.nodes, folder)
+                digest = pushed(client, workshop.around(SPEC, made.policy, models={NAME: made.model}))
+                past = Past(foreseeing(url), lambda: played_s + WINDOW_S * played.window)
             budgets = Budgets(kube, demanded)
             budgets.start()
             counted, reports = [], list[Report]()
@@ -190,7 +218,7 @@ def live(options: argparse.Namespace, crowds: Crowds, folder: Path) -> dict[str,
             api = connect("lab", cluster)
             watched = watch_cluster("lab", cluster, api)
             lease = Lease(api, "default", "loadmaster-migrator-lab", "benchmark")
-            migrator = Migrator(Rest(api), watched, lease, given, asking(url), reports.append)
+            migrator = Migrator(Rest(api), watched, lease, given, asking(url), reports.append, past)
             for part in (*watched.watches, lease):
                 part.start()
             usage = watched.usage
@@ -216,6 +244,7 @@ def live(options: argparse.Namespace, crowds: Crowds, folder: Path) -> dict[str,
     done = [move for move in moves if move.outcome == "moved"]
     return {
         "digest": digest,
+        "night": made,
         "first": first,
         "no_migration": [violations(first, crowds, window) for window in range(options.windows)],
         "migrator": counted,
@@ -234,42 +263,12 @@ def live(options: argparse.Namespace, crowds: Crowds, folder: Path) -> dict[str,
     }
 
 
-def trace_of(first: dict[str, tuple[int, str]], crowds: Crowds, windows: int, nodes: int) -> tuple[PodTrace, NodeTable]:
-    """Return the same load from the same placement as a trace of the simulator."""
-    names = sorted(first)
-    node = np.array([int(first[name][1].split("-")[1]) for name in names])
-    workload = np.array([first[name][0] for name in names])
-    size = len(names)
-    cpu, mem = (load[workload][:, :windows].transpose(1, 0, 2) for load in (crowds.cpu, crowds.mem))
-    trace = PodTrace(
-        window_s=np.arange(windows, dtype=np.float64) * 300.0,
-        window_rows=np.arange(windows + 1) * size,
-        pod=np.tile(np.arange(size), windows),
-        node=np.tile(node, windows),
-        cpu_request=np.full(windows * size, REQUEST_CPU),
-        mem_request=np.full(windows * size, REQUEST_GIB),
-        cpu_used=cpu.mean(axis=2).ravel(),
-        mem_used=mem.mean(axis=2).ravel(),
-        row_requests=offsets(np.full(windows * size, POSITIONS)),
-        arrival_offset_s=np.tile(np.arange(POSITIONS) * 300.0 / POSITIONS, windows * size),
-        duration_s=np.full(windows * size * POSITIONS, 300.0 / POSITIONS),
-        cpu=cpu.ravel(),
-        mem=mem.ravel(),
-        pod_names=tuple(names),
-    )
-    table = NodeTable(
-        tuple(f"node-{index:02d}" for index in range(nodes)), np.full(nodes, CPU), np.full(nodes, MEM_GIB),
-        np.full(nodes, 1000.0), np.full(nodes, 5000.0), np.ones(nodes),
-    )  # fmt: skip
-    return trace, table
-
-
-def simulated(policy: str, trace: tuple[PodTrace, NodeTable], windows: int) -> dict[str, float]:
+def simulated(policy: str, trace: Trace, windows: int, *, foresight: bool = False) -> dict[str, float]:
     """Replay with a policy; windows are counted as the live ones are."""
     found = summarise(
         run_episodes(
             "pods/deploy", policy, [0], trace=trace, episode_windows=windows, threshold=THRESHOLD,
-            migration_budget=BUDGET, pod_limit=110,
+            migration_budget=BUDGET, pod_limit=110, foresight=foresight,
         )
     )  # fmt: skip
     return {name: float(found[name]) for name in ("resource_violations", "migrations", "windows")}
@@ -279,6 +278,7 @@ def main() -> None:
     """Run live and simulated, and compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", type=Path, help="a trained policy.onnx of pods; without it the rule answers")
+    parser.add_argument("--foresight", action="store_true", help="what a night would make of the days before")
     parser.add_argument("--nodes", type=int, default=12)
     parser.add_argument("--workloads", type=int, default=40)
     parser.add_argument("--windows", type=int, default=24)
@@ -297,7 +297,7 @@ def main() -> None:
         "nodes": options.nodes,
         "pods": 2 * options.workloads,
         "windows": options.windows,
-        "answered_by": "hottest_to_coolest" if options.policy is None else "policy",
+        "answered_by": "foresight" if options.foresight else "policy" if options.policy else "hottest_to_coolest",
         "least_saved": options.least_saved,
         "falls": {kind: falls([run for run in runs if run["crowds"] == kind]) for kind in options.crowds},
         "runs": runs,
@@ -309,28 +309,35 @@ def main() -> None:
 
 def compared(options: argparse.Namespace, seed: int, kind: str) -> dict[str, Any]:
     """Run one load live and simulated."""
-    crowds = Crowds(options.workloads, options.windows, seed, kind)
+    crowds = Crowds(options.workloads, options.windows, seed, kind, BEFORE if options.foresight else 0)
     before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         found = live(options, crowds, Path(folder))
-    first = found.pop("first")
-    trace = trace_of(first, crowds, options.windows, options.nodes)
-    ask = scored_by(options.policy)
-    paper = replay(first, crowds, options.windows, options.nodes, ask, options.least_saved)
-    rules = {"no_migration": "no_migration", "hottest_to_coolest": "hottest_to_coolest"}
-    if options.policy is not None:
-        rules["policy"] = str(options.policy)
-    sims = {name: simulated(policy, trace, options.windows) for name, policy in rules.items()}
+    first, made = found.pop("first"), found.pop("night")
+    trace = trace_of(first, crowds, options.nodes, crowds.before)
+    policy = made.policy if made else options.policy.read_bytes() if options.policy else None
+    ask, guess = scored_by(policy, foresight=bool(made)), as_answered(made) if made else None
+    paper = replay(first, crowds, options.windows, options.nodes, ask, options.least_saved, guess)
+    sims = {name: simulated(name, trace, options.windows) for name in ("no_migration", "hottest_to_coolest")}
+    if policy is not None:
+        played = ahead(first, crowds, options.nodes, made.fitted) if made else trace
+        with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
+            Path(file.name).write_bytes(policy)
+            sims["policy"] = simulated(file.name, played, options.windows, foresight=bool(made))
     stay, moved = sum(found["no_migration"]), sum(found["migrator"])
     asked = sims.get("policy", sims["hottest_to_coolest"])["resource_violations"]
+    rule = replay(first, crowds, options.windows, options.nodes, scored_by(None), options.least_saved)
+    night_said = {"night": {"weights": made.weights, "promised": made.promised}} if made else {}
     return {
         "seed": seed,
         "crowds": kind,
         "load_average": {"before": before, "after": os.getloadavg()[0]},
+        **night_said,
         "live": found,
         "live_violations": {"no_migration": stay, "migrator": moved, "fall": round(1 - moved / max(stay, 1), 3)},
         "simulated": sims,
         "on_paper": {"violations": paper[0], "moves": paper[1], "fall": round(1 - paper[0] / max(stay, 1), 3)},
+        "rule_on_paper": {"violations": rule[0], "moves": rule[1], "fall": round(1 - rule[0] / max(stay, 1), 3)},
         "simulated_fall": round(1 - asked / max(sims["no_migration"]["resource_violations"], 1), 3),
     }
 

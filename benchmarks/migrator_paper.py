@@ -2,6 +2,7 @@
 
     python benchmarks/migrator_paper.py [--policy policy.onnx] [--seeds 21 22 … 30] [--crowds long short] \
         [--least-saved 0 1] [--out docs/results]
+    … --foresight                also what a night would have made of the three days before (migrator_foresight.py)
 
 Each window the service's own planner (``placement.kube.plan``) is given pods and nodes with the use of that window;
 what it would move is elsewhere in the next. One workload in five has a PDB that lets nobody go, and what moved stays
@@ -14,7 +15,9 @@ does not report. The last line is JSON.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -25,37 +28,47 @@ from numpy.typing import NDArray
 from placement.kube import plan as planning
 from placement.kube.config import MigratorSettings
 from placement.kube.objects import Node, Pod
+from placement.kube.past import Foresee, Past
 from placement.kube.plan import Answer, Ask
 from sched_env import heuristics
 from sched_env.pods import features
+from sched_env.pods.tables import WINDOW_S, PodTrace, offsets
+from sched_env.tables import NodeTable
 from wire import graph
 from wire.errors import run_cli
 
 POSITIONS = 21
 CPU, MEM_GIB = 8.0, 32.0
+REQUEST_CPU, REQUEST_GIB = 0.5, 1.0
 THRESHOLD, BUDGET = 0.8, 0.05
 CROWD_STEPS = {"long": 40, "short": 4}
 """The shortest crowd, of 15 s steps. long: ten minutes, half of them last longer than eighteen; short: one minute, half
 of them are over within two, before a migrator that looks every five minutes can do anything."""
 NODES, WORKLOADS, WINDOWS = 12, 40, 24
+BEFORE = 3 * 288
+"""Windows before the first that is played, where a night makes its policy of them: three days."""
 COOL_DOWN, RETRY = 3, 6
 """Windows for which what moved stays, and what a PDB kept is not offered: 900 s and 1800 s."""
 
 Where = dict[str, tuple[int, str]]
 """Pod -> workload and node."""
+Trace = tuple[PodTrace, NodeTable]
 
 
 class Crowds:
     """What each pod of a workload uses: [workload, window, position], cores and GiB."""
 
-    def __init__(self, workloads: int, windows: int, seed: int, kind: str) -> None:
+    def __init__(self, workloads: int, windows: int, seed: int, kind: str, before: int = 0) -> None:
+        """Draw a load; ``before`` is how many windows of it lie before the first that is played."""
         rng = np.random.default_rng(seed)
+        windows += before
         steps = windows * POSITIONS
         quiet = rng.lognormal(np.log(0.35), 0.5, workloads)
         peak = rng.uniform(2.0, 5.0, workloads)
         busy = np.zeros((workloads, steps))
+        longest = (windows - before) * POSITIONS
         for _ in range(workloads * windows // 40):
-            start, length = int(rng.integers(steps)), int(min(CROWD_STEPS[kind] * (1 + rng.pareto(1.2)), steps))
+            start, length = int(rng.integers(steps)), int(min(CROWD_STEPS[kind] * (1 + rng.pareto(1.2)), longest))
             crowd = rng.random(workloads) < rng.choice([1.5, 5.0]) / workloads  # alone, or together
             busy[crowd, start : start + length] = 1.0
         ramp = np.array([0.25, 0.5, 0.25])
@@ -63,8 +76,16 @@ class Crowds:
         noise = rng.gamma(20.0, 1 / 20.0, (workloads, steps))
         cpu = quiet[:, None] * (1.0 + busy * (peak[:, None] - 1.0)) * noise
         mem = rng.uniform(0.3, 0.9, workloads)[:, None] * (1.0 + 0.3 * busy)
-        self.cpu = cpu.reshape(workloads, windows, POSITIONS)
-        self.mem = mem.reshape(workloads, windows, POSITIONS)
+        self.before = before
+        self.whole = np.stack([each.reshape(workloads, windows, POSITIONS) for each in (cpu, mem)])
+        """[cpu and memory, workload, window, position], those before included."""
+        self.cpu, self.mem = self.whole[:, :, before:]
+
+    def day(self, workload: int, window: int, windows: int) -> NDArray[np.float64]:
+        """Return [cpu and memory, windows] of means before a window; NaN where the load had not begun."""
+        end = self.before + window
+        known = self.whole[:, workload, max(end - windows, 0) : end].mean(axis=-1)
+        return np.pad(known, ((0, 0), (windows - known.shape[1], 0)), constant_values=np.nan)
 
 
 def violations(where: Where, crowds: Crowds, window: int) -> int:
@@ -87,6 +108,7 @@ class Used:
     positions = POSITIONS
 
     def __init__(self, where: Where, crowds: Crowds, window: int, nodes: int) -> None:
+        self._where, self._crowds, self._window = where, crowds, window
         self._nodes = {f"node-{index:02d}": np.zeros((2, POSITIONS)) for index in range(nodes)}
         self._pods: dict[str, NDArray[np.float64]] = {}
         for name, (workload, node) in where.items():
@@ -106,13 +128,22 @@ class Used:
         """Return of what a query is known."""
         return set(self._of(name))
 
+    def day(self, name: str, windows: int) -> dict[str, NDArray[np.float64]]:
+        """Return the means of the windows before, of pods that are where they were."""
+        known = {key: workload for key, (workload, _) in self._where.items() if "-moved-" not in key}
+        return {
+            f"default/{key}": self._crowds.day(workload, self._window, windows)[int(name.endswith("mem"))]
+            for key, workload in known.items()
+        }
 
-def scored_by(policy: Path | None) -> Ask:
+
+def scored_by(policy: bytes | None, *, foresight: bool = False) -> Ask:
     """Return who answers: a policy, or without one the rule that the service falls back to."""
-    session = None if policy is None else graph.open_session(policy.read_bytes())
+    session = None if policy is None else graph.open_session(policy)
+    build = features.build if foresight else features.build_before
 
     def ask(names: list[str], columns: Any, request: Any) -> Answer | None:
-        seen = features.build(columns, request.fields)
+        seen = build(columns, request.fields)
         if session is None:
             scores = heuristics.score("pods", "hottest_to_coolest", columns, request.fields, seen.mask)
         else:
@@ -125,9 +156,19 @@ def scored_by(policy: Path | None) -> Ask:
     return ask
 
 
-def replay(first: Where, crowds: Crowds, windows: int, nodes: int, ask: Ask, least_saved: int) -> tuple[int, int]:
+def replay(
+    first: Where,
+    crowds: Crowds,
+    windows: int,
+    nodes: int,
+    ask: Ask,
+    least_saved: int,
+    foresee: Foresee | None = None,
+) -> tuple[int, int]:
     """Plan window after window from a first placement; returns violations and moves."""
     where, counted, moves = dict(first), 0, 0
+    at = [0]
+    past = Past(foresee, lambda: WINDOW_S * (at[0] + 1000)) if foresee else None
     stays_until: dict[str, int] = {}
     machines = [_node(f"node-{index:02d}") for index in range(nodes)]
     settings = MigratorSettings("paper", threshold=THRESHOLD, budget=BUDGET, least_saved=least_saved)
@@ -138,8 +179,9 @@ def replay(first: Where, crowds: Crowds, windows: int, nodes: int, ask: Ask, lea
             return "it is too young" if stays_until.get(pod.metadata.uid, 0) > window else None
 
         pods = [_pod(name, *place) for name, place in where.items()]
-        used = Used(where, crowds, window, nodes)
-        for move in planning.make(machines, pods, used, settings, ask, stays, lambda _: 1.0).moves:
+        used, at[0] = Used(where, crowds, window, nodes), window
+        foreseen = past.expected(pods, used) if past else None
+        for move in planning.make(machines, pods, used, settings, ask, stays, lambda _: 1.0, foreseen).moves:
             name = move.pod.metadata.name
             workload = where[name][0]
             if lets_nobody_go(workload):
@@ -175,24 +217,75 @@ def by_chance(seed: int) -> Where:
     return {f"w-{pod // 2}-{pod}": (pod // 2, f"node-{places[pod]:02d}") for pod in range(2 * WORKLOADS)}
 
 
+def trace_of(first: Where, crowds: Crowds, nodes: int, begin: int = 0) -> Trace:
+    """Return the load from a window of the whole on, from the same placement, as a trace of the simulator."""
+    names = sorted(first)
+    node = np.array([int(first[name][1].split("-")[1]) for name in names])
+    workload = np.array([first[name][0] for name in names])
+    cpu, mem = crowds.whole[:, workload, begin:].transpose(0, 2, 1, 3)
+    windows, size = cpu.shape[:2]
+    trace = PodTrace(
+        window_s=np.arange(windows, dtype=np.float64) * WINDOW_S,
+        window_rows=np.arange(windows + 1) * size,
+        pod=np.tile(np.arange(size), windows),
+        node=np.tile(node, windows),
+        cpu_request=np.full(windows * size, REQUEST_CPU),
+        mem_request=np.full(windows * size, REQUEST_GIB),
+        cpu_used=cpu.mean(axis=2).ravel(),
+        mem_used=mem.mean(axis=2).ravel(),
+        row_requests=offsets(np.full(windows * size, POSITIONS)),
+        arrival_offset_s=np.tile(np.arange(POSITIONS) * WINDOW_S / POSITIONS, windows * size),
+        duration_s=np.full(windows * size * POSITIONS, WINDOW_S / POSITIONS),
+        cpu=cpu.ravel(),
+        mem=mem.ravel(),
+        pod_names=tuple(names),
+    )
+    table = NodeTable(
+        tuple(f"node-{index:02d}" for index in range(nodes)), np.full(nodes, CPU), np.full(nodes, MEM_GIB),
+        np.full(nodes, 1000.0), np.full(nodes, 5000.0), np.ones(nodes),
+    )  # fmt: skip
+    return trace, table
+
+
+def _nightly(seed: int, load: Crowds) -> tuple[Ask, Foresee]:
+    """Return the policy that a night makes of the days before a load, and its forecast."""
+    from migrator_foresight import foreseeing, night
+
+    with tempfile.TemporaryDirectory() as folder:
+        made = night(by_chance(seed), load, NODES, Path(folder))
+    print(f"seed {seed}: promised {made.promised:.1%}, weights {np.round(made.weights, 3).tolist()}", flush=True)
+    return scored_by(made.policy, foresight=True), foreseeing(made)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", type=Path, help="a trained policy.onnx of pods; without it the rule answers")
+    parser.add_argument("--foresight", action="store_true", help="a policy with a forecast, of the days before")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(21, 31)))
     parser.add_argument("--crowds", nargs="+", choices=list(CROWD_STEPS), default=list(CROWD_STEPS))
     parser.add_argument("--least-saved", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--out", type=Path, help="folder for migrator_paper.json")
     options = parser.parse_args()
-    ask, results = scored_by(options.policy), []
+    results = []
     for kind in options.crowds:
-        loads = {seed: Crowds(WORKLOADS, WINDOWS, seed, kind) for seed in options.seeds}
+        loads = {s: Crowds(WORKLOADS, WINDOWS, s, kind, BEFORE if options.foresight else 0) for s in options.seeds}
         stay = {s: sum(violations(by_chance(s), load, at) for at in range(WINDOWS)) for s, load in loads.items()}
-        for least in options.least_saved:
-            found = {s: replay(by_chance(s), load, WINDOWS, NODES, ask, least) for s, load in loads.items()}
+        policy = None if options.policy is None else options.policy.read_bytes()
+        who: dict[str, dict[int, tuple[Ask, Foresee | None]]] = {
+            "hottest_to_coolest" if policy is None else "policy": dict.fromkeys(loads, (scored_by(policy), None))
+        }
+        if options.foresight:
+            who["foresight"] = {seed: _nightly(seed, load) for seed, load in loads.items()}
+        for name, least in itertools.product(who, options.least_saved):
+            found = {}
+            for seed, load in loads.items():
+                ask, foresee = who[name][seed]
+                found[seed] = replay(by_chance(seed), load, WINDOWS, NODES, ask, least, foresee)
             falls = [1 - found[seed][0] / max(stay[seed], 1) for seed in loads]
             results.append(
                 {
                     "crowds": kind,
+                    "answered_by": name,
                     "least_saved": least,
                     "no_migration": sum(stay.values()),
                     "migrator": sum(counted for counted, _ in found.values()),
@@ -205,7 +298,6 @@ def main() -> int:
             print(results[-1], flush=True)
     report = {
         "benchmark": "migrator_paper",
-        "answered_by": "hottest_to_coolest" if options.policy is None else "policy",
         "seeds": options.seeds,
         "results": results,
     }

@@ -130,11 +130,13 @@ def worse(found: list[Figures], sets: list[Episodes]) -> float:
     return float(share["resource_violations"] + 0.5 * more)
 
 
-def searched(train: list[Episodes], validation: list[Episodes], seed: int) -> dict[str, Any]:
+def searched(
+    train: list[Episodes], validation: list[Episodes], seed: int, generations: int = GENERATIONS
+) -> dict[str, Any]:
     """Return the weights that validation chose (None: the rule), those of the last generation, and its curve there."""
     rng, centre, spread = np.random.default_rng(seed), START.copy(), SPREAD.copy()
     chosen, curve = None, [1.0]
-    for generation in range(GENERATIONS):
+    for generation in range(generations):
         half = rng.normal(size=(POPULATION // 2, centre.size))
         draws = np.maximum(centre + spread * np.concatenate([half, -half]), 0.0)
         order = np.argsort([worse([each.run(draw) for each in train], train) for draw in draws], kind="stable")
