@@ -76,12 +76,12 @@ class Past:
         passed, self._window = window - self._window, window
         column = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         use = np.full((LOOKED_BACK, len(column), 2), np.nan)
+        if not 0 <= passed <= 1:  # just started, led by another for a while, or a clock that jumped
+            self._told = False
         if 0 <= passed < LOOKED_BACK:
             stay = [key for key in column if key in self._column]
             before, after = ([each[key] for key in stay] for each in (self._column, column))
             use[: LOOKED_BACK - passed, after] = self._use[passed:, before]
-        else:  # just started, or a clock that jumped
-            self._told = False
         for key, amounts in now.items():
             use[-1, column[key]] = amounts
         self._column, self._use = column, use

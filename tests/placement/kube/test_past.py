@@ -96,6 +96,20 @@ def test_windows_are_kept_and_what_was_before_is_asked_once() -> None:
     assert means(said["shop/p"]) == [5.0, 5.0], "of 7 and 3"
 
 
+def test_windows_that_another_replica_decided_are_asked_for() -> None:
+    clock, asked = Clock(), list[np.ndarray]()
+    past = Past(lambda some: (asked.append(some), halfway(some))[1], clock)
+    usage = Remembering({"shop/p": flat(1.0, 2.0)}, {"shop/p": np.full((DAY, 2), 3.0)})
+    past.expected([pod("p", "a")], usage)
+    clock.now += 4 * SPAN
+    missed = np.array([[4.0, 4.0], [5.0, 5.0], [6.0, 6.0]])
+    usage._day = {"shop/p": np.concatenate([np.full((DAY - 3, 2), 9.0), missed])}
+    past.expected([pod("p", "a")], usage)
+    assert usage.asked == 4
+    use = np.concatenate([np.full((DAY - 4, 2), 3.0), [[1.0, 2.0]], missed, [[1.0, 2.0]]])[:, np.newaxis]
+    np.testing.assert_array_equal(asked[-1], rows(use, len(use) - 1)[0], "what it had seen itself stays")
+
+
 def test_without_a_forecast_nothing_is_sent_and_prometheus_is_not_asked() -> None:
     past = Past(lambda _: None, Clock())
     usage = Remembering({"shop/p": flat(1.0, 2.0)}, {})
