@@ -48,6 +48,7 @@ class Past:
     def __init__(self, foresee: Foresee, wall: Callable[[], float] = time.time) -> None:
         self._foresee, self._wall = foresee, wall
         self._column: dict[str, int] = {}
+        self._workload: dict[str, str] = {}
         self._use = np.empty((LOOKED_BACK, 0, 2))
         self._window = 0
         self._told = False
@@ -59,7 +60,7 @@ class Past:
             cpu, mem = usage.get("pod_cpu", pod.key), usage.get("pod_mem", pod.key)
             if cpu is not None and mem is not None:
                 now[pod.key] = float(cpu.mean()), float(mem.mean())
-        self._take([pod.key for pod in pods], now)
+        self._take({pod.key: pod.workload for pod in pods}, now)
         known = [self._column[key] for key in now]
         said = self._ask(known)
         if said is not None and not self._told:
@@ -70,21 +71,31 @@ class Past:
     def _ask(self, known: list[int]) -> Series | None:
         return self._foresee(rows(self._use[:, known], LOOKED_BACK - 1)[0]) if known else None
 
-    def _take(self, keys: list[str], now: Mapping[str, tuple[float, float]]) -> None:
-        """Move on to the present window, with the pods that are there."""
+    def _take(self, workload: Mapping[str, str], now: Mapping[str, tuple[float, float]]) -> None:
+        """Move on to the present window, with the pods that are there, and whose they are."""
         window = round(self._wall() / WINDOW_SECONDS)
         passed, self._window = window - self._window, window
-        column = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        column = {key: number for number, key in enumerate(workload)}
         use = np.full((LOOKED_BACK, len(column), 2), np.nan)
         if not 0 <= passed <= 1:  # just started, led by another for a while, or a clock that jumped
             self._told = False
         if 0 <= passed < LOOKED_BACK:
-            stay = [key for key in column if key in self._column]
-            before, after = ([each[key] for key in stay] for each in (self._column, column))
+            goes_on = {key: self._column[key] for key in column if key in self._column}
+            goes_on |= self._heirs(workload)
+            after, before = [column[key] for key in goes_on], [*goes_on.values()]
             use[: LOOKED_BACK - passed, after] = self._use[passed:, before]
         for key, amounts in now.items():
             use[-1, column[key]] = amounts
-        self._column, self._use = column, use
+        self._column, self._workload, self._use = column, dict(workload), use
+
+    def _heirs(self, workload: Mapping[str, str]) -> dict[str, int]:
+        """Pair pods that came with such of their workload that went: who was moved has another name, and his day."""
+        gone: dict[str, list[int]] = {}
+        for key, number in self._column.items():
+            if key not in workload:
+                gone.setdefault(self._workload[key], []).append(number)
+        came = [key for key in workload if key not in self._column]
+        return {key: gone[workload[key]].pop(0) for key in came if gone.get(workload[key])}
 
     def _recall(self, usage: Remembered) -> bool:
         """Take from Prometheus what is not known of the windows before."""

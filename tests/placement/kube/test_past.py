@@ -110,6 +110,28 @@ def test_windows_that_another_replica_decided_are_asked_for() -> None:
     np.testing.assert_array_equal(asked[-1], rows(use, len(use) - 1)[0], "what it had seen itself stays")
 
 
+def test_the_day_of_a_pod_that_was_moved_goes_on_under_its_new_name() -> None:
+    clock, asked = Clock(), list[np.ndarray]()
+    past = Past(lambda some: (asked.append(some), halfway(some))[1], clock)
+    day = {f"shop/{name}": np.full((DAY, 2), mean) for name, mean in (("a-1", 3.0), ("a-2", 4.0), ("b-1", 5.0))}
+    usage = Remembering({key: flat(1.0, 1.0) for key in ("shop/a-1", "shop/a-2", "shop/b-1")}, day)
+    past.expected([pod("a-1", "x", app="a"), pod("a-2", "x", app="a"), pod("b-1", "x", app="b")], usage)
+    clock.now += SPAN
+    new = ("a-3", "a-4", "b-1", "c-1")
+    usage.series = {f"shop/{name}": flat(2.0, 2.0) for name in new}
+    past.expected([pod("a-2", "x", app="a"), *(pod(name, "x", app=name[0]) for name in new)], usage)
+    first = [[1.0, 1.0], [2.0, 2.0]]
+    wanted = {
+        "a-3": [[3.0, 3.0]] * (DAY - 1) + first,
+        "a-4": [[2.0, 2.0]],  # one went and two came
+        "b-1": [[5.0, 5.0]] * (DAY - 1) + first,
+        "c-1": [[2.0, 2.0]],
+    }
+    for number, name in enumerate(new):  # a-2 is there still, but nothing was measured of it
+        use = np.array(wanted[name])[:, np.newaxis]
+        np.testing.assert_array_equal(asked[-1][number], rows(use, len(use) - 1)[0, 0], name)
+
+
 def test_without_a_forecast_nothing_is_sent_and_prometheus_is_not_asked() -> None:
     past = Past(lambda _: None, Clock())
     usage = Remembering({"shop/p": flat(1.0, 2.0)}, {})
