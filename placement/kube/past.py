@@ -89,7 +89,7 @@ class Past:
         self._column, self._workload, self._use = column, dict(workload), use
 
     def _heirs(self, workload: Mapping[str, str]) -> dict[str, int]:
-        """Pair pods that came with such of their workload that went: who was moved has another name, and his day."""
+        """Pair pods that came with such of their workload that went: one that was moved has another name."""
         gone: dict[str, list[int]] = {}
         for key, number in self._column.items():
             if key not in workload:
