@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from migrator_paper import BEFORE, BUDGET, THRESHOLD, Crowds, Trace, Where, trace_of
+from migrator_paper import BEFORE, BUDGET, DAY, THRESHOLD, Crowds, Trace, Where, trace_of
 from numpy.typing import NDArray
 from quality_pods import Episodes, fitted, foreseen, searched, used
 
@@ -26,8 +26,8 @@ from sched_env.pods.forecast import NAME, SPEC
 from sched_env.pods.foresight import STAKES
 from wire.contracts.bundle import ModelSpec, model_file, model_golden_file
 
-DAY, EPISODE = 288, 48
-"""Windows a day and an episode."""
+EPISODE = 48
+"""Windows."""
 EPISODES, GENERATIONS = (12, 8), 8
 """That train and that validate; generations of the search."""
 

@@ -41,11 +41,13 @@ POSITIONS = 21
 CPU, MEM_GIB = 8.0, 32.0
 REQUEST_CPU, REQUEST_GIB = 0.5, 1.0
 THRESHOLD, BUDGET = 0.8, 0.05
-CROWD_STEPS = {"long": 40, "short": 4}
+CROWD_STEPS = {"long": 40, "short": 4, "daily": 40}
 """The shortest crowd, of 15 s steps. long: ten minutes, half of them last longer than eighteen; short: one minute, half
-of them are over within two, before a migrator that looks every five minutes can do anything."""
+of them are over within two, before a migrator that looks every five minutes can do anything. daily: long ones that come
+back every day at the same time."""
+DAY = 288
 NODES, WORKLOADS, WINDOWS = 12, 40, 24
-BEFORE = 3 * 288
+BEFORE = 3 * DAY
 """Windows before the first that is played, where a night makes its policy of them: three days."""
 COOL_DOWN, RETRY = 3, 6
 """Windows for which what moved stays, and what a PDB kept is not offered: 900 s and 1800 s."""
@@ -65,12 +67,14 @@ class Crowds:
         steps = windows * POSITIONS
         quiet = rng.lognormal(np.log(0.35), 0.5, workloads)
         peak = rng.uniform(2.0, 5.0, workloads)
-        busy = np.zeros((workloads, steps))
+        drawn = min(windows, DAY) if kind == "daily" else windows
+        busy = np.zeros((workloads, drawn * POSITIONS))
         longest = (windows - before) * POSITIONS
-        for _ in range(workloads * windows // 40):
-            start, length = int(rng.integers(steps)), int(min(CROWD_STEPS[kind] * (1 + rng.pareto(1.2)), longest))
+        for _ in range(workloads * drawn // 40):
+            start, length = int(rng.integers(busy.shape[1])), CROWD_STEPS[kind] * (1 + rng.pareto(1.2))
             crowd = rng.random(workloads) < rng.choice([1.5, 5.0]) / workloads  # alone, or together
-            busy[crowd, start : start + length] = 1.0
+            busy[crowd, start : start + int(min(length, longest))] = 1.0
+        busy = np.tile(busy, -(-windows // drawn))[:, :steps]
         ramp = np.array([0.25, 0.5, 0.25])
         busy = np.stack([np.convolve(row, ramp, "same") for row in busy])
         noise = rng.gamma(20.0, 1 / 20.0, (workloads, steps))
@@ -271,7 +275,7 @@ def main() -> int:
     parser.add_argument("--policy", type=Path, help="a trained policy.onnx of pods; without it the rule answers")
     parser.add_argument("--foresight", action="store_true", help="a policy with a forecast, of the days before")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(21, 31)))
-    parser.add_argument("--crowds", nargs="+", choices=list(CROWD_STEPS), default=list(CROWD_STEPS))
+    parser.add_argument("--crowds", nargs="+", choices=list(CROWD_STEPS), default=["long", "short"])
     parser.add_argument("--least-saved", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--out", type=Path, help="folder for migrator_paper.json")
     options = parser.parse_args()
