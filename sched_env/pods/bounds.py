@@ -35,6 +35,10 @@ FREE = -1
 """A pod that may be anywhere, or nowhere: it came later, or may have been displaced."""
 
 
+Positions = tuple[Floats, Floats, NDArray[np.bool_]]
+"""Of a window: ``cpu``, ``mem`` and ``arrives`` of :class:`Window`."""
+
+
 class Window(NamedTuple):
     """A window to place: P pods, N nodes, K positions."""
 
@@ -62,12 +66,37 @@ def of_starts(env: PlacementVectorEnv, starts: Sequence[int]) -> list[float | No
         return [None] * len(starts)
     if len(env.table) > MOST_NODES:
         return [0.0] * len(starts)
-    own = DeployVectorEnv(env.scenario, 1, env.trace, env.table)
-    return [float(sum(plan(own, window).bound for window in windows(own, start))) for start in starts]
+    own, seen = DeployVectorEnv(env.scenario, 1, env.trace, env.table), dict[int, Positions]()
+    return [float(sum(_least(own, window) for window in windows(own, start, seen))) for start in starts]
 
 
-def windows(env: DeployVectorEnv, start: int) -> list[Window]:
-    """Return the windows that an episode from a start counts."""
+def _least(env: DeployVectorEnv, window: Window) -> int:
+    """Return the violations that nobody avoids; of most windows that is seen without a program."""
+    return 0 if avoidable(env, window) else plan(env, window).bound
+
+
+def avoidable(env: DeployVectorEnv, window: Window) -> bool:
+    """Say whether a window has no violation if nobody moves and who may be nowhere is nowhere."""
+    there = np.flatnonzero(window.begun_on != FREE)
+    on = window.begun_on[there]
+    for demand, capacity in ((window.cpu, env.table.cpu), (window.mem, env.table.mem)):
+        load = np.zeros((len(env.table), demand.shape[1]))
+        np.add.at(load, on, demand[there])
+        if (load > env.rules.threshold * capacity[:, None] * SLACK).any():
+            return False
+    asked = np.bincount(on, window.mem_request[there], len(env.table))
+    return bool((asked <= env.table.mem + FIT_TOLERANCE).all())
+
+
+def windows(env: DeployVectorEnv, start: int, seen: dict[int, Positions] | None = None) -> list[Window]:
+    """Return the windows that an episode from a start counts.
+
+    Args:
+        env: The cluster and its trace.
+        start: The first window.
+        seen: Keeps what was worked out of windows, for episodes that share them.
+    """
+    seen = {} if seen is None else seen
     env.reset(options={"starts": [start]})
     first, place = env.placement(0)
     trace = env.trace
@@ -84,13 +113,14 @@ def windows(env: DeployVectorEnv, start: int) -> list[Window]:
             begun = {}  # a pod that grows may displace others from its node, wherever that is
         begun = {p: n for p, n in begun.items() if p in asked}
         memory = asked
-        positions = (_instants if env.rules.parallel else _positions)(env, window)
+        if window not in seen:
+            seen[window] = (_instants if env.rules.parallel else _positions)(env, window)
         on = np.array([begun.get(p, FREE) for p in pods], np.int64)
-        found.append(Window(*positions, trace.mem_request[rows], on, moves))
+        found.append(Window(*seen[window], trace.mem_request[rows], on, moves))
     return found
 
 
-def _positions(env: DeployVectorEnv, window: int) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+def _positions(env: DeployVectorEnv, window: int) -> Positions:
     """Return the demands of a window's pods where their k-th requests meet."""
     rows = range(int(env.trace.window_rows[window]), int(env.trace.window_rows[window + 1]))
     each = [requests_of(env.trace, row) for row in rows]
@@ -100,7 +130,7 @@ def _positions(env: DeployVectorEnv, window: int) -> tuple[Floats, Floats, NDArr
     return cpu, mem, np.ones(cpu.shape, np.bool_)
 
 
-def _instants(env: DeployVectorEnv, window: int) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+def _instants(env: DeployVectorEnv, window: int) -> Positions:
     """Return the demands of a window's pods at the most loaded instants at which requests arrive."""
     rows = range(int(env.trace.window_rows[window]), int(env.trace.window_rows[window + 1]))
     each = [requests_of(env.trace, row) for row in rows]

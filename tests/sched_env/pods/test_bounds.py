@@ -113,6 +113,16 @@ def test_a_plan_where_requests_meet_as_they_come_is_the_best_of_all_placements(c
         assert found.violations == found.bound == min(left)
 
 
+@settings(deadline=None, max_examples=40)
+@given(CASES, st.sampled_from(["serial", "parallel"]), st.sampled_from([0.2, 0.4]))
+def test_what_is_seen_without_a_program_is_what_the_program_says(case, arrival, budget):
+    env = environment(case, 20.0, arrival=arrival, migration_budget=budget)
+    windows = pods.windows(env, 0)
+    least = [pods.plan(env, window).bound for window in windows]
+    assert not any(bound for bound, window in zip(least, windows, strict=True) if pods.avoidable(env, window))
+    assert pods.of_starts(env, [0, 0]) == [sum(least)] * 2
+
+
 def test_instants_that_are_left_out_leave_the_bound_valid(monkeypatch):
     keys = {"nodes": 3, "pods_per_node": 4, "load": 0.8, "episode_windows": 3, "trace_windows": 20}
     env = make_vec("pods/deploy", 1, arrival="parallel", **keys)
