@@ -93,10 +93,10 @@ class EvaluateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Start points on each of those."""
     size_work: float = 5e7
     """Decisions times candidates that a policy may be asked at one of these sizes, some twenty seconds of CPU time:
-    beyond it there are fewer start points, and below 16 of them the size is left out."""
+    beyond it there are fewer start points, and below 10 of them the size is left out."""
 
 
-FEWEST_AT_SIZE = 16
+FEWEST_AT_SIZE = 10
 """Start points, below which nothing is shown."""
 Policies = dict[str, tuple[str, Policy]]
 

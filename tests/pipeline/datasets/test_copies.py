@@ -200,5 +200,5 @@ def test_a_size_that_would_take_too_long_has_fewer_starts_or_is_left_out(
     one = 64.0 * len(work.trace[1])  # of an episode as it is; what ran was recorded, so five times as large is five
     assert starts(1e9) == {"half": 48, "fivefold": 48}
     assert starts(5 * 20 * one) == {"half": 48, "fivefold": 20}
-    assert starts(5 * 15 * one) == {"half": 48, "fivefold": 0}
+    assert starts(5 * 9 * one) == {"half": 48, "fivefold": 0}
     assert "not shown at 5 times its size" in caplog.text
