@@ -75,8 +75,20 @@ def _thirds(asked: NDArray[np.float64], unit: str) -> Iterator[tuple[str, Bools]
             yield f"{low:.3g} to {high:.3g} {unit}, the mean of an episode", rows
 
 
-def warnings(slices: list[ShownSlice], config: Config) -> list[str]:
-    """Say where the challenger is worse than what it is compared with, by more than a scenario may be."""
+def warnings(slices: list[ShownSlice], config: Config, terms: Terms, sizes: Episodes | None) -> list[str]:
+    """Say where the challenger is worse than what it is compared with, by more than a scenario may be.
+
+    And on which sizes of the cluster it was not played.
+    """
+    played = sizes.scenarios if sizes else ()
+    left_out = [factor for name, factor in terms.sizes.items() if name not in played]
+    return [
+        *(f"not shown on {x:g} times the cluster: more than evaluate may spend on it (size_work)" for x in left_out),
+        *_worse(slices, config),
+    ]
+
+
+def _worse(slices: list[ShownSlice], config: Config) -> list[str]:
     return [
         f"worse than {row.reference} by {each.by}, {each.name}: {wording.interval(row.better_by)} on {row.metric} "
         "(shown, not judged)"

@@ -120,7 +120,7 @@ def judge(
             *_other_load(terms.density, around.champion_density if episodes.champion else terms.density),
             *comparer.dependence(),
             *refresh_note,
-            *slices.warnings(beside, config),
+            *slices.warnings(beside, config, terms, around.sizes),
         ],
         settings=msgspec.json.decode(msgspec.json.encode(config)),
         rules_off=dict(config.switched_off),

@@ -70,6 +70,15 @@ def test_other_sizes_of_the_cluster_come_in_their_order_and_have_traces_of_their
     assert [each.against[0].traces for each in found] == [120, 120]
     assert all(each.blocks == 12 and each.against[0].better_by.upper < 0 for each in found)
     assert sum("by size of cluster" in text for text in report.warnings) == 4
+    assert not any(text.startswith("not shown on") for text in report.warnings)
+
+
+def test_sizes_that_were_too_much_work_are_named(simulate, healthy, told):
+    sizes = simulate(dict.fromkeys(POLICIES, 0.0), scenarios=("half",), blocks=12, seed=1)
+    wanted = "not shown on 10 times the cluster: more than evaluate may spend on it (size_work)"
+    assert [text for text in report_of(simulate, healthy, told, sizes).warnings if "not shown on" in text] == [wanted]
+    none = report_of(simulate, healthy, told).warnings
+    assert [text.split()[3] for text in none if text.startswith("not shown on")] == ["10", "0.5"]
 
 
 def test_a_slice_of_one_block_has_no_interval_and_no_warning(simulate, healthy, told):
